@@ -137,6 +137,14 @@ def test_what_is_picked_is_0_in_rows_that_are_padding(dtype: DType, lanes: int) 
     stages.assert_made(k, runner, 0)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8"])
+def test_bytes_of_rows_that_end_within_a_vector_are_repeated(dtype: str) -> None:
+    """The choice of two rows is by places, which are int32: so are the truths of that kernel."""
+    x = np.arange(19) % 2
+    repeated = Tensor(x.astype(dtype), device="CPU").repeat(8)
+    np.testing.assert_array_equal(repeated.numpy(), np.tile(x, 8))
+
+
 def test_what_is_picked_lies_between_the_first_element_and_the_last() -> None:
     """There may be no memory beyond them."""
     assert not length([0, 0, 1, 1], 4, 4)

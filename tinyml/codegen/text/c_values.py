@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.bounds import range_asked
-from tinyml.codegen.expr import Expr, Name, const, parts_of
+from tinyml.codegen.expr import Expr, Load, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
 from tinyml.codegen.text.c_choices import blend, blend_either, choose
@@ -36,6 +36,7 @@ from tinyml.codegen.text.c_text import (
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.codegen.text.vector_parts import FMA_ALONE, lane_function
+from tinyml.codegen.two_rows import two_rows
 from tinyml.dtype import (
     ALL,
     DType,
@@ -117,7 +118,12 @@ class CValues(Renderer):
         simple = all(type(i) in (ir.Begin, ir.End, ir.Let, ir.Put, ir.Fetch) for i in instrs)
         plain = simple and not any(i.valid for i in instrs if type(i) is ir.Put)
         whole = min([a.size for a in self.k.lanes], default=0) >= 16  # a register is full
-        return int8 if whole and plain and is_narrow(self.k.slots, self.values) else int32
+        narrow = whole and plain and is_narrow(self.k.slots, self.values)
+        return int8 if narrow and not any(map(self._is_joined, self.values)) else int32
+
+    def _is_joined(self, e: Expr) -> bool:
+        """Whether lanes are loaded as a choice of two rows, by a condition on places."""
+        return type(e) is Load and any(two_rows(e, lane) for lane in e.free & self.k.lanes)
 
     @cached_property
     def values(self) -> list[Expr]:
