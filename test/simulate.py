@@ -38,7 +38,7 @@ from tinyml.codegen.expr import (
     nodes,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
-from tinyml.codegen.linearize.deferred import ends_of
+from tinyml.codegen.linearize.group_products import ends_of
 from tinyml.codegen.matrices import (
     WARP,
     Aside,

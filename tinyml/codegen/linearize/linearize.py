@@ -28,14 +28,13 @@ from tinyml.codegen.expr import (
     substitute,
 )
 from tinyml.codegen.linear import Instr, LinearKernel, Local
-from tinyml.codegen.linearize.along import followers, together
 from tinyml.codegen.linearize.bring import late, whole
 from tinyml.codegen.linearize.fill import held
 from tinyml.codegen.linearize.group_products import grouped
 from tinyml.codegen.linearize.in_registers import begun, in_registers
 from tinyml.codegen.linearize.quads import by_quads
 from tinyml.codegen.linearize.share_places import share_places
-from tinyml.codegen.linearize.write_along import AlongWriter
+from tinyml.codegen.linearize.write_along import AlongWriter, followers, together
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.matrices import Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk, block_of

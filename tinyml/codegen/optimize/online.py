@@ -84,7 +84,7 @@ def _running_over(one: Nest, axis: Axis) -> Running | None:
 
 
 def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
-    """The folds over an axis made together, with sums in registers: see along.py."""
+    """The folds over an axis made together, with sums in registers: see write_along.py."""
     one = _scaled_last(divided_last(nest.nests[0]))
     found = running(one)
     if found is None or found.axis is not axis or not found.leaders or len(nest.nests) > 1:

@@ -3,7 +3,7 @@
 What they hold may be copied asynchronously: 16, 8 or 4 bytes that a card copies past the registers.
 Products of what a step makes may be deferred: made beside the first ones of the next step, so that
 tensor cores multiply while threads make of a step's products what others multiply. Tiles that they
-read are kept for a step more, so fewer are filled ahead; see linearize/deferred.py.
+read are kept for a step more, so fewer are filled ahead; see linearize/group_products.py.
 """
 
 from __future__ import annotations
