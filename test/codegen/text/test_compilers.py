@@ -19,7 +19,7 @@ from tinyml import Tensor, config, defaults, lazy
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.target import Target
-from tinyml.codegen.text import c_choices, c_extremes, c_masked
+from tinyml.codegen.text import c_choices, c_masked
 from tinyml.codegen.text.render import LIBM
 from tinyml.device import Device
 from tinyml.dtype import ALL, DType, bfloat16, by_name, float32, float64
@@ -361,7 +361,7 @@ def test_gcc_takes_the_larger_of_integers_at_once(kind: str) -> None:
     word = "short" if size == 16 else "int"
     named = [(kind, sign + word), (f"i{kind[1:]}", word)]
     text = "".join(f"typedef {t} {n} __attribute__((vector_size(16)));\n" for n, t in {*named})
-    text += c_extremes.extreme("larger", Op.MAX, kind, f"i{kind[1:]}", False)
+    text += c_choices.extreme("larger", Op.MAX, kind, f"i{kind[1:]}", False)
     text += f"\n{kind} of_both({kind} a, {kind} b) {{ return larger(a, b); }}"
     made = _by_gcc(text)
     assert f"vpmax{kind[0].replace('i', 's')}{'w' if size == 16 else 'd'}" in made

@@ -63,12 +63,9 @@ def _used(instr: Instr) -> set[Expr] | None:
     values = read_by(instr)
     used = set(values)
     for e in toposort(values):
-        used.update((e,) if _is_lane(e) else e.sources)
+        lane = isinstance(e, Part) and isinstance(e.wide, Name) and not e.lane.terms
+        used.update((e,) if lane else e.sources)
     return used
-
-
-def _is_lane(e: Expr) -> bool:
-    return isinstance(e, Part) and isinstance(e.wide, Name) and not e.lane.terms
 
 
 def _uses(used: Iterable[Expr], some: Together) -> bool:

@@ -11,8 +11,6 @@ from tinyml.codegen.expr import (
     Const,
     Expr,
     Load,
-    Part,
-    Select,
     alu,
     nodes,
     rewrite,
@@ -296,9 +294,6 @@ def _bits(value: Expr) -> Expr:
     """A half that is only copied as its bits: nothing is converted."""
     if isinstance(value, Load) and value.dtype.is_half:
         return Load(value.slot, uint16, value.position, value.valid)
-    if isinstance(value, Select) and value.dtype.is_half and isinstance(value.value, Part):
-        either = (alu(Op.BITCAST, uint16, e) for e in (value.value, value.other))
-        return Select(value.valid, *either)
     return value
 
 

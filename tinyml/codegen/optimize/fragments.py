@@ -271,7 +271,8 @@ class _Fragments:
 
     def nest(self, nest: LoopNest, number: int, one: Nest, inner: list[Sides]) -> LoopNest:
         """The nest of that number, which is `one`, made of products."""
-        rows, columns, (high, q, r) = self.found.rows, self.found.columns, self._lane
+        rows, columns = self.found.rows, self.found.columns
+        high, q, r = self.high, self.q, self.r
         (g, _, p) = across = self._across(columns)
         kinds = dict(nest.kinds)
         for sides in inner:
@@ -325,10 +326,6 @@ class _Fragments:
         """What walks the axis: whole steps of what a factor is made of, and of each its parts."""
         whole = depth * self.each[0].size if self.each else depth
         return Axis(self.axis.name, self.axis.size // whole), *self.each
-
-    @property
-    def _lane(self) -> tuple[Axis, Axis, Axis]:
-        return self.high, self.q, self.r
 
     def _across(self, columns: Axis) -> tuple[Axis, Axis, Axis]:
         """What walks 16 columns."""

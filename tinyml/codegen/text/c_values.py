@@ -13,9 +13,8 @@ from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.expr import Expr, Load, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
-from tinyml.codegen.text.c_choices import blend, blend_either, choose
+from tinyml.codegen.text.c_choices import blend, blend_either, choose, extreme
 from tinyml.codegen.text.c_convert import converting, long_as_double, long_as_float, ways
-from tinyml.codegen.text.c_extremes import extreme
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
     HALF,
