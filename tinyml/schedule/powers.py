@@ -13,7 +13,7 @@ from tinyml import lazy
 from tinyml.dtype import FLOAT16_MAX, float16
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule.labels import unmoved
+from tinyml.schedule.labels import PLACED, unmoved
 
 POWERS = {Op.EXP, Op.EXP2}
 
@@ -31,10 +31,10 @@ def _largest(node: LazyBuffer) -> float:
 
     Sums are of powers, the largest of which is 1 or more.
     """
-    node = unmoved(node)
+    node = unmoved(node, PLACED)  # numbers of a pad's own may be larger, another part is not led
     if not isinstance(node, lazy.Map):
         return inf
-    x, *others = map(unmoved, node.sources)
+    x, *others = [unmoved(source, PLACED) for source in node.sources]
     numbers = [abs(float(n.value)) for n in others if isinstance(n, lazy.Const)]
     match node.op:
         case Op.EXP | Op.EXP2 if _is_led(x):
@@ -50,8 +50,10 @@ def _is_led(node: LazyBuffer) -> bool:
     """Whether a value is the difference of another and the largest that a fold finds of it."""
     if not lazy.is_map(node, Op.ADD):
         return False
-    x, negative = map(unmoved, node.sources)
+    x, negative = [unmoved(source, PLACED) for source in node.sources]
     if not lazy.is_map(negative, Op.NEG):
         return False
-    top = unmoved(negative.sources[0])
-    return isinstance(top, lazy.Reduce) and top.op is Op.MAX and unmoved(top.sources[0]) is x
+    top = unmoved(negative.sources[0], PLACED)
+    return (
+        isinstance(top, lazy.Reduce) and top.op is Op.MAX and unmoved(top.sources[0], PLACED) is x
+    )
