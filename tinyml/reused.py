@@ -77,8 +77,9 @@ def _outside(wanted: Iterable[LazyBuffer], order: Iterable[LazyBuffer]) -> list[
     A step's own activations, which are held or were looked at, read what it overwrites: they become
     real with it anyway.
     """
-    if not any(map(_computed, order)):
-        return []
+    computed = [node for node in order if node.computed]
+    if _work(computed) < _PLAN or not any(map(_is_worth, computed)):
+        return []  # without a look at who holds what, of which there may be much
     held = {holder._lazy for holder in pending()}
     stack, found = [(node, False) for node in wanted], dict[LazyBuffer, None]()
     seen = {*stack}
@@ -97,9 +98,13 @@ def _outside(wanted: Iterable[LazyBuffer], order: Iterable[LazyBuffer]) -> list[
 
 def _is_worth(node: LazyBuffer) -> bool:
     """Whether a plan without it saves more than it costs: far more is computed than is kept."""
-    computed = [n for n in toposort([node]) if type(n) not in (Data, Move)]
-    made = sum([n.sources[0].size if type(n) is Reduce else n.size for n in computed])
-    return made >= max(_PLAN, _EACH * node.size)
+    return _work(toposort([node])) >= max(_PLAN, _EACH * node.size)
+
+
+def _work(nodes: Iterable[LazyBuffer]) -> int:
+    """How many elements are computed for these, and folded."""
+    made = [node for node in nodes if node.sources and type(node) is not Move]
+    return sum([node.sources[0].size if type(node) is Reduce else node.size for node in made])
 
 
 def _reads_part(node: LazyBuffer, source: LazyBuffer) -> bool:
