@@ -36,7 +36,7 @@ from tinyml.ledger import (
 )
 from tinyml.merge import merged
 from tinyml.plan import FixedNumber, Plan, ReferenceCall, last_versions
-from tinyml.reused import go_on, mark, reused
+from tinyml.reused import go_on, mark, reused, reused_by_step
 from tinyml.runtime.machine import Buffer
 from tinyml.turn import turn
 from tinyml.varying import Number, besides, varying, with_data
@@ -95,7 +95,7 @@ def compute(
         known = {*map(id, holders), *(id(h) for h, _ in readers)}
         readers += [(h, node) for h, node in parameters if id(h) not in known]
     asked = [*wanted, *(node for _, node in readers)]
-    again = reused(asked, order, bool(buffers)) if goes_on else []
+    again = (reused_by_step if buffers else reused)(asked, order) if goes_on else []
     unreal = [n for n in [*asked, *again] if type(n) is not Data]
     made = _made(list(dict.fromkeys(unreal)), wanted, order) if unreal else {}
     if trace.wanted(trace.ValuesKept):  # while all still hold what they are computed by

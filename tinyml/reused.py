@@ -38,15 +38,11 @@ def mark(order: Iterable[LazyBuffer]) -> None:
             node.computed += 1
 
 
-def reused(
-    wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer], assigns: bool = False
-) -> list[LazyBuffer]:
+def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[LazyBuffer]:
     """What these nodes need of those that were computed before.
 
-    `order` is all that they need. Where some of it `assigns`, that is what was made outside of it.
+    `order` is all that they need. None of it assigns.
     """
-    if assigns:
-        return _outside(wanted, order)
     known = [node for node in order if node.computed and node.sources]
     if not any(has_data(node) or _grows(node) for node in known):  # as constants of a composition
         return []
@@ -71,8 +67,8 @@ def reused(
     return needed if len(needed) <= _MOST else []
 
 
-def _outside(wanted: Iterable[LazyBuffer], order: Iterable[LazyBuffer]) -> list[LazyBuffer]:
-    """Of what somebody holds and was computed before, what is worth more than to be made again.
+def reused_by_step(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[LazyBuffer]:
+    """The same where some of `order` assigns: what is worth it of what somebody holds.
 
     A step's own activations, which are held or were looked at, read what it overwrites: they become
     real with it anyway.
