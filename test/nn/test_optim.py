@@ -479,3 +479,15 @@ def test_a_step_outside_of_training_raises():
     a.grad = Tensor.ones(*a.shape)
     with Tensor.train(False), pytest.raises(RuntimeError, match="in training only"):
         optimizer.step()
+
+
+def test_a_second_step_runs_by_the_first_ones_plan_though_layers_begin_alike(device: str) -> None:
+    model = [nn.Linear(5, 3), nn.LayerNorm(3), nn.BatchNorm(3), nn.LayerNorm(3)]
+    optimizer = optim.SGD(nn.state.get_parameters(model), lr=0.1)
+    x = Tensor(values(4, 5, seed=0).astype(np.float32))
+    for step in range(3):
+        with trace.listen(trace.Scheduled) as scheduled:
+            optimizer.zero_grad()
+            x.sequential(model).square().mean().backward()
+            optimizer.step()
+        assert not scheduled or step == 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinyml import dtype as dt
+from tinyml import lazy
 from tinyml import realize as realizing
 from tinyml.autograd import no_grad
 from tinyml.device import Device
@@ -23,6 +24,7 @@ from tinyml.functional import missing
 from tinyml.functional.axes import check_flags, made_either_way, number, wrong_type
 from tinyml.functional.gradients import is_leaf
 from tinyml.functional.steps import composition
+from tinyml.ops import Movement
 from tinyml.telling import Telling
 from tinyml.tensor import Tensor
 
@@ -69,6 +71,8 @@ class Optimizer(Telling):
         self._wide = dt.promote(*map(_wide, self.params))
         self._lr = _state((1,), self._wide, self.device, lr)
         self._make_state()
+        for p in params:
+            _give_memory(p)
         Tensor.realize(*params, self._lr, *self._kept())
         self._whole = type(self).__module__ == __name__
 
@@ -191,13 +195,25 @@ def _wide(p: Tensor) -> dt.DType:
 
 def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 0.0) -> Tensor:
     """Not filled by kernels, which would have to be compiled before those of the first step."""
-    device = Device.canonical(device)
-    if value:
-        values = dt.to_storage(np.full(shape, value, dtype.compute), dtype)
-        leaf = realizing.upload(values, dtype, device)
-    else:
-        leaf = realizing.zeros(shape, dtype, device)
+    leaf = _filled(shape, dtype, Device.canonical(device), value)
     return Tensor._of(leaf).requires_grad_(False)
+
+
+def _filled(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float) -> lazy.Data:
+    if value or np.signbit(value):
+        values = dt.to_storage(np.full(shape, value, dtype.compute), dtype)
+        return realizing.upload(values, dtype, device)
+    return realizing.zeros(shape, dtype, device)
+
+
+def _give_memory(p: Tensor) -> None:
+    """Parameters that begin with one number have memory of their own. Realized together, equal
+    ones would share it, so the first step, which gives each its own, would compile by itself."""
+    node = p.lazy
+    while lazy.is_move(node, Movement.EXPAND, Movement.RESHAPE):
+        node = node.sources[0]
+    if isinstance(node, lazy.Const) and p._followed is None:
+        p.lazy = _filled(p.shape, p.dtype, p.device, node.value)
 
 
 class SGD(Optimizer):
