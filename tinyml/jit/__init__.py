@@ -22,8 +22,8 @@ from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
-from tinyml.jit.numbers import Assumed, Watch, assumed, check_constants
-from tinyml.jit.outside import constant_gradients, used
+from tinyml.jit.numbers import Assumed, Watch, assumed, check_constants, named
+from tinyml.jit.outside import Named, are_still, constant_gradients, named_arguments, used
 from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
 from tinyml.jit.step import Step
@@ -85,6 +85,7 @@ class TinyJit(Generic[_P, _R]):
         self._left: list[weakref.ref[Tensor]] = []  # behind, by that call
         self._assumed: list[Assumed] = []  # likewise
         self._constants: list[Tensor] = []  # likewise
+        self._named: list[Named] = []
         self._in_vain = 0  # so many calls were to be captured, and were not
 
     @property
@@ -127,17 +128,22 @@ class TinyJit(Generic[_P, _R]):
         tensors: list[Tensor] = []
         with turn:
             if self._step is not None and not self._is_outdated(self._step):
-                positional, named = self._arguments.parts
-                fit = fits(positional, args, tensors) and fits(named, kwargs, tensors)
+                positional, by_name = self._arguments.parts
+                fit = fits(positional, args, tensors) and fits(by_name, kwargs, tensors)
                 changed = self._step.changed(tensors) if fit else []
                 other = [tensors[i] for i in changed]
                 if not fit or looks(other) != [self._looks[i] for i in changed]:
                     self._complain(flatten((args, kwargs), []), len(bound))
-                return self._replay(self._step, tensors, changed, other)
+                if are_still(self._named, tensors):
+                    return self._replay(self._step, tensors, changed, other)
+                in_vain = self._in_vain
+                self.reset()
+                self._in_vain = in_vain
+                tensors.clear()
             arguments = flatten((args, kwargs), tensors)
             function = functools.partial(self._function, *bound, *args, **kwargs)
             if self._arguments is not None:
-                return self._capture(function, arguments, tensors)
+                return self._capture(function, arguments, tensors, bound)
         return self._first(function, arguments)
 
     def _is_outdated(self, step: Step) -> bool:
@@ -184,7 +190,11 @@ class TinyJit(Generic[_P, _R]):
         return result
 
     def _capture(
-        self, function: functools.partial[_R], arguments: Any, tensors: list[Tensor]
+        self,
+        function: functools.partial[_R],
+        arguments: Any,
+        tensors: list[Tensor],
+        bound: tuple[Any, ...],
     ) -> _R:
         setting = arguments, Tensor.training
         self._looks = looks(tensors)
@@ -201,6 +211,9 @@ class TinyJit(Generic[_P, _R]):
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
             step.parts.assumed = Watch(self._assumed, self._constants)
+            self._named = named_arguments(tensors, named(self._function, *bound))
+            if self._named:
+                obstacle = "it is given tensors, now and then others, that its code reads, too"
             self._used, self._left, self._assumed, self._constants = [], [], [], []
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:

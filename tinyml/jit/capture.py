@@ -20,7 +20,7 @@ from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.graph import toposort
 from tinyml.jit import outside
-from tinyml.jit.outside import Before, prepare
+from tinyml.jit.outside import Before, Somebodys, prepare
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import (
     Alias,
@@ -29,7 +29,6 @@ from tinyml.jit.step import (
     Parts,
     Result,
     Shown,
-    Somebodys,
     State,
     Step,
     Within,
@@ -163,7 +162,8 @@ def _as_view(
 ) -> Shown | None:
     """A result that shows what an argument holds, or a tensor that was there before."""
     root, moves = views.shown_by(tensor)
-    if root is tensor or any(root_of(t) is root for t in inputs):
+    ours = not before.has(tensor)
+    if root is tensor or (ours and any(root_of(t) is root for t in inputs)):
         return None  # which of an argument's elements it shows can differ from call to call
     if id(root) in numbers:
         return Shown(numbers[id(root)], moves)
@@ -274,8 +274,14 @@ class _Analysis:
         return Step(parts, [own.get(n) for n in range(len(buffers))])
 
     def _shown_memory(self) -> set[int]:
-        """Buffers that were there before and are results, though perhaps no launch uses them."""
-        leaves = [r.lazy for r in self.results if isinstance(r, Tensor)]
+        """Buffers that were there before and are results, though perhaps no launch uses them.
+
+        Of the arguments those that are given twice: a replay is to ask whether they still are.
+        """
+        shown = {r.of for r in self.results if isinstance(r, Shown) and isinstance(r.of, int)}
+        twice = Counter(map(id, self.inputs))
+        given = [t for i, t in enumerate(self.inputs) if i in shown and twice[id(t)] > 1]
+        leaves = [r.lazy for r in [*self.results, *given] if isinstance(r, Tensor)]
         buffers = [memory[leaf] for leaf in leaves if isinstance(leaf, Data)]
         return {self.recording.number(b) for b in buffers if b in self.before.buffers}
 

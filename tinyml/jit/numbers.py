@@ -180,9 +180,7 @@ def assumed(
 
     If the call `before` did the same, it is what had the same values then.
     """
-    walk = _Walk()
-    walk.value(function)
-    walk.go_on()
+    walk = _walked_from(function)
     if before is None:
         return walk.found(), constants(walk.tensors)
     earlier = [
@@ -192,6 +190,11 @@ def assumed(
     ]
     found = walk.found({(holder, name): value for holder, name, value in earlier})
     return found, constants(walk.tensors)
+
+
+def named(function: Callable[..., Any], *bound: Any) -> list[Tensor]:
+    """The tensors that the code of a function, or method, leads to, but for its arguments."""
+    return _walked_from(partial(function, *bound)).tensors
 
 
 _CELL = "cell_contents"
@@ -375,6 +378,13 @@ class _Walk:
             elif isinstance(name, CodeType):
                 own = name.co_varnames[: name.co_argcount]
                 self._code(name, scope, {n: v for n, v in names.items() if n not in own})
+
+
+def _walked_from(function: Callable[..., Any]) -> _Walk:
+    walk = _Walk()
+    walk.value(function)
+    walk.go_on()
+    return walk
 
 
 def _watched(holder: Any, called: dict[Any, str], ids: bool) -> Assumed:

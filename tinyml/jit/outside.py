@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from tinyml import ledger, mlops
@@ -29,6 +29,16 @@ from tinyml.lazy import Data, LazyBuffer
 from tinyml.ledger import memory
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
+
+
+class Somebodys(weakref.ref[Tensor]):
+    """A tensor that somebody else holds. A pickle takes it along."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        tensor = self()
+        return Somebodys, (Tensor() if tensor is None else tensor,)  # one that is dead at once
 
 
 class Before:
@@ -74,6 +84,10 @@ class Before:
         """The node that a tensor had, if it was not real; None if it was, or not there."""
         reference, node = self.pending.get(id(tensor), (None, None))
         return node if reference is not None and reference() is tensor else None
+
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor was there."""
+        return self.leaf(tensor) is not None or self.waiting(tensor) is not None
 
     def had(self, tensor: Any) -> bool:
         """Whether a tensor, and no view, was there, with values in memory or made of such."""
@@ -154,6 +168,38 @@ def prepare(inputs: list[Tensor], used: list[Tensor]) -> None:
             (tensor.lazy,) = realizing.compute([mlops.Clone().forward(leaf)])
     buffers = {id(memory[t._lazy]) for t in own if type(t._lazy) is Data}
     realizing.keep_values(buffers, {id(t) for t in tensors})
+
+
+# ---- arguments that a function reads by another name, too ----
+
+
+class Named(NamedTuple):
+    """The tensor that an argument was, or showed, when the function was captured, and how."""
+
+    number: int
+    root: Somebodys
+    moves: tuple[views.Move, ...]
+
+
+def named_arguments(inputs: Sequence[Tensor], named: Iterable[Tensor]) -> list[Named]:
+    """Which (realized) arguments have the memory of a tensor that the code leads to.
+
+    Where the code reads that tensor, a replay would read the argument.
+    """
+    nodes = [n for tensor in named for n in (tensor._lazy, views.shown_by(tensor)[0]._lazy)]
+    known = {id(memory[node]) for node in nodes if type(node) is Data}
+    found = [i for i, t in enumerate(inputs) if id(memory[t._lazy]) in known]  # type: ignore[index]
+    shown = [(i, *views.shown_by(inputs[i])) for i in found]
+    return [Named(i, Somebodys(root), moves) for i, root, moves in shown]
+
+
+def are_still(named: Iterable[Named], inputs: Sequence[Tensor]) -> bool:
+    """Whether these arguments are what they were."""
+    for number, reference, moves in named:
+        root, now = views.shown_by(inputs[number])
+        if root is not reference() or now != moves:
+            return False
+    return True
 
 
 # ---- what a function adds tensors to in each call, as `losses.append(loss)` does ----

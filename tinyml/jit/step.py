@@ -27,6 +27,7 @@ from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.numbers import Watch
+from tinyml.jit.outside import Somebodys
 from tinyml.jit.record import RESET, Launch
 from tinyml.launch import NativePlan, execute, make, native, watched
 from tinyml.lazy import LazyBuffer, Shape
@@ -42,16 +43,6 @@ _node: Callable[[Tensor], LazyBuffer] = attrgetter("_lazy")
 _view: Callable[[Tensor], object] = attrgetter("_view")
 
 # ---- what a step is made of ----
-
-
-class Somebodys(weakref.ref[Tensor]):
-    """A tensor that somebody else holds. A pickle takes it along."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        tensor = self()
-        return Somebodys, (Tensor() if tensor is None else tensor,)  # one that is dead at once
 
 
 @dataclass(frozen=True)
@@ -380,6 +371,8 @@ class Step:
         for i, own in ids.items():
             if own in self._written_ids:
                 self._shared(f"tensor argument {i} and a tensor that the function assigns to")
+            if i in self._written_arguments and own in self._state_ids:
+                self._shared(f"tensor argument {i} and a tensor that the function reads")
         written = self._written_ids.union([ids[i] for i in self._written_arguments])
         for i, root in enumerate(map(root_of, inputs)):
             node = None if root is None else root.lazy
@@ -446,6 +439,7 @@ class Step:
         frozen = [t for t in held if t._requires_grad is False and id(t) not in flagged]
         frozen = frozen if trained else []
         self._trained = [(weakref.ref(t), bool(t._requires_grad)) for t in (*trained, *frozen)]
+        self._state_ids = frozenset(id(state.buffer) for state in self.parts.states)
         self._written_ids = frozenset(id(state.buffer) for state in self._written_states)
         for tensor in assigned:
             if self._moment not in tensor._moments:
