@@ -7,7 +7,7 @@ from dataclasses import replace
 import graphs
 import pytest
 import stages
-from graphs import leaf
+from graphs import leaf, memory
 
 from tinyml import Tensor, lazy
 from tinyml.codegen.choose.c import CChooser
@@ -228,3 +228,21 @@ def test_what_is_heavy_is_done_with_one_register_tile_after_the_other():
     assert of(opts, OptKind.BLOCK, "r0") == [24]
     assert of(opts, OptKind.PEEL, "i0") == [5]
     stages.assert_right(k, target=ONE)
+
+
+@pytest.mark.parametrize(("batch", "pieces"), [(16, 8), (40, 8), (12, 12)])
+def test_products_of_a_batch_pass_over_panels_that_are_packed_once(batch: int, pieces: int):
+    """Positions are added to all texts of it, so that these are no rows of one product."""
+    x, weights, positions = (memory(*shape) for shape in ((batch, 24, 32), (32, 32), (24, 32)))
+    (k,) = stages.kernels_of(schedule([(x @ weights.transpose(0, 1) + positions).lazy]))
+    nest = choose(lower(k), replace(WIDE, cores=2))[1]
+    (grid,), (tile,) = nest.grid(nest.nests[0]), nest.nests[0].tiles
+    assert (grid.size, tile.after) == (pieces, grid)
+    stages.assert_right(k, 1e-4, replace(WIDE, cores=2))
+
+
+def test_products_that_share_columns_leave_pieces_for_all_cores():
+    two = replace(WIDE, cores=2)
+    product = Product(12, 64, 1, 128, 4, 1 << 20, 1, 0, Factor(), Factor(), two, alike=12)
+    assert [product.passing(Tiling(2, 8, 1, piece)) for piece in (0, 32, 16)] == [1, 3, 6]
+    assert product.passing(Tiling(2, 8, 1, 16, packs=False)) == 1

@@ -17,7 +17,7 @@ from math import gcd, inf, lcm, prod
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
-from tinyml.codegen.choose.c_tilings import NEARLY, PIECES, even, fastest, without_rest
+from tinyml.codegen.choose.c_tilings import MOST, NEARLY, even, fastest, without_rest
 from tinyml.codegen.choose.chooser import Candidate, Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -91,12 +91,14 @@ def packed(chooser: Chooser, number: int, found: Contraction) -> Candidate | Non
     if not proposals:
         return None
     least = min(proposal.cycles for proposal in proposals)
-    best = next(made for made in proposals if made.cycles <= NEARLY * least)
+    nearly = min(1 + (NEARLY - 1) / chooser.share(number), MOST)
+    best = next(made for made in proposals if made.cycles <= nearly * least)
 
     def apply() -> None:
         chooser.nest, chooser.opts = after
         tiling = _in_whole(chooser, number, found.fold, best)
-        _apply(chooser, number, found, best.sides, tiling, chooser.lanes)
+        passing = best.product.passing(tiling) if best.product else 1
+        _apply(chooser, number, found, best.sides, tiling, passing)
 
     return Candidate(least, apply)
 
@@ -275,8 +277,9 @@ def _product(
     run_on = panels == 1 and sides.packed.position.stride(fold.axes[-1]) == sides.lane.size
     jump = (sides.across > 0 or not run_on) and _jump(sides.packed, fold)
     apart_by = (sides.packed.position.stride(fold.axes[-1]) or 0) * sides.packed.dtype.itemsize
+    others = [a for a in one.rows if a not in (sides.lane, sides.kept)]
     return Product(
-        others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
+        others=prod(a.size for a in others),
         rows=sides.kept.size,
         panels=panels,
         depth=prod(a.size for a in fold.axes),
@@ -291,6 +294,7 @@ def _product(
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
         beside=_beside(sides, fold, height),
+        alike=prod(a.size for a in others if a not in sides.packed.free),
     )
 
 
@@ -385,9 +389,9 @@ def _masks(factor: Expr) -> int:
 
 
 def _apply(
-    chooser: Chooser, number: int, found: Contraction, sides: _Sides, tiling: Tiling, lanes: int
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides, tiling: Tiling, passing: int
 ) -> None:
-    lane, kept = sides.lane.name, sides.kept.name
+    lane, kept, lanes = sides.lane.name, sides.kept.name, chooser.lanes
     depth = found.fold.axes[0]
     masked = 0 < tiling.step < depth.size or tiling.repacks
     if _is_padded(sides, tiling.vectors * lanes):
@@ -410,8 +414,7 @@ def _apply(
         chooser.apply(OptKind.ORDER, f"{kept}u")  # a number is done with before the next is loaded
     chooser.apply(OptKind.ORDER, kept)
     loops += [kept]
-    if tiling.packs and not (tiling.step or tiling.repacks):
-        loops += _passing(chooser, number, sides, {lane, sides.kept.name, *loops})
+    loops += _passing(chooser, number, sides, passing, {lane, sides.kept.name, *loops})
     chooser.bind_grid(number, but=(*loops,))
     _stage(chooser, number, sides, tiling, depth)
     chooser.collapse([chooser.one(number)])
@@ -425,19 +428,21 @@ def _apply(
     fill_ahead(chooser, number)
 
 
-def _passing(chooser: Chooser, number: int, sides: _Sides, walked: Container[str]) -> Iterator[str]:
-    """Rows for which panels are the same pass over them in turn, if enough are left to share out.
+def _passing(
+    chooser: Chooser, number: int, sides: _Sides, passing: int, walked: Container[str]
+) -> Iterator[str]:
+    """Rows of products with the same panels: so many of these pass over them in turn.
 
-    As those of pixels do where lanes lie along channels: weights are packed once for a row of them.
+    As images of a batch do, and rows of pixels where lanes lie along channels.
     """
+    free = sides.packed.free if sides.packed else frozenset[Axis]()
     rows = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP]
-    others = [a for a in rows if a.name not in walked]
-    while others and sides.packed is not None and others[-1] not in sides.packed.free:
-        axis = others.pop()
-        if prod(a.size for a in others) < PIECES * chooser.target.cores:
-            break
-        chooser.apply(OptKind.ORDER, axis)
-        yield axis.name
+    for axis in reversed([a for a in rows if a.name not in walked and a not in free]):
+        count = gcd(axis.size, passing)
+        passing //= count
+        if chooser.apply(OptKind.SPLIT, axis, count):
+            chooser.apply(OptKind.ORDER, inner := f"{axis.name}s")
+            yield inner
 
 
 def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
-from tinyml.codegen.choose.estimate import PORTS, RUNS, WAIT, Factor, Product, Tiling
+from tinyml.codegen.choose.estimate import PIECES, PORTS, RUNS, WAIT, Factor, Product, Tiling
 from tinyml.codegen.expr import Fold
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.frozen import replace
 
 LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
-PIECES = 4  # of rows at most, for each core
 NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
 HARDLY = 0.02  # of a kernel's time, by which it surely takes longer if sums are waited for
 MOST = 1.25  # times the time of a nest that half of its text is worth

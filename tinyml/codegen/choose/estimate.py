@@ -53,6 +53,7 @@ TORN = 2  # times more that it takes for single lines, each of another page
 RUNS = 16  # that a processor follows at a time: so many jump to and fro for nothing
 WRITTEN = 128  # vectors that are copied to a tile one after the other, at most
 HELD = 2 << 20  # bytes of tiles at most: they lie on a stack
+PIECES = 4  # of rows for each core at most, and of products that share panels at least
 SHARED = 16_000  # cycles of work for which another thread is woken
 
 
@@ -120,6 +121,7 @@ class Product:
     edges: Edges | None = None  # of columns
     beside: bool = False  # whether numbers of the other factor are copied in vectors
     again: float = 1  # times that a number of the other factor is read of one copy, as of a window
+    alike: int = 1  # of the products side by side, how many have the same columns
 
     def cycles(self, t: Tiling, depth: int, most: float = inf) -> float:
         """How long all cores take, with steps of `depth`; inf if to compute is more than `most`."""
@@ -127,7 +129,8 @@ class Product:
         lanes, piece = vector // self.itemsize, t.piece or self.rows
         pieces, blocks = -(-self.rows // piece), -(-self.panels // t.panels)
         tiles, computing = self.multiplying(t, depth)
-        if computing * (shared := self._shared(t, piece, blocks * pieces)) > most:
+        passing = self.passing(t)
+        if computing * (shared := self._shared(t, piece, blocks * pieces / passing)) > most:
             return inf  # whatever it takes to copy
         panel, slab = depth * t.vectors * vector, int(depth * piece * self.itemsize / self.again)
         share = self.edges.share(t.panels * t.vectors * lanes) if self.edges else 1
@@ -136,7 +139,7 @@ class Product:
         if t.packs * packed + t.repacks * slab + kept > HELD:
             return inf
         factor = self.others * self.rows * self.depth / self.again  # elements
-        copied = self.others * self.panels * t.vectors * self.depth * pieces * share  # vectors
+        copied = self.others / passing * self.panels * t.vectors * self.depth * pieces * share
         if t.packs:
             computing += copied * self._copying(t, lanes)
         if t.repacks:
@@ -170,6 +173,14 @@ class Product:
         """What such register tiles take at least, if all cores multiply at a time."""
         return self.multiplying(t, self.depth)[1] / self._threads(t)
 
+    def passing(self, t: Tiling) -> int:
+        """How many products with the same columns a piece of work makes of panels packed once."""
+        if not t.packs or t.step or t.repacks:
+            return 1
+        pieces = -(-self.rows // (t.piece or self.rows)) * -(-self.panels // t.panels)
+        most = self.others * pieces // (PIECES * self.target.cores)
+        return next((n for n in range(min(self.alike, most), 1, -1) if self.alike % n == 0), 1)
+
     def _copying(self, t: Tiling, lanes: int) -> float:
         """Cycles that a vector of columns takes to be packed."""
         if self.scattered:
@@ -179,7 +190,7 @@ class Product:
         )
         return COPIED if known else COPIED + ASKED
 
-    def _shared(self, t: Tiling, piece: int, count: int) -> float:
+    def _shared(self, t: Tiling, piece: int, count: float) -> float:
         """The share of all work that the threads for which there is enough to do wait for.
 
         There are `count` pieces of it for each of the products side by side; rests are smaller.
