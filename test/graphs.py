@@ -116,6 +116,14 @@ def window_gradient(rows: int, size: int, window: int, step: int) -> LazyBuffer:
     return lazy.reshape(total(lazy.skew(spread, 1, 2, -1, size), 2), (rows, size))
 
 
+def gradient_of_transposed_windows(width: int, dtype: DType = float32) -> LazyBuffer:
+    """Of 6 channels side by side, each read from its end to its start."""
+    x, w = memory(1, 4, 2, dtype=dtype), memory(4, 6, width, dtype=dtype)
+    seed = memory(1, 6, 2 * width, dtype=dtype)
+    (made,) = (x.conv_transpose2d(w, stride=width) * seed).sum().gradient(x)
+    return made.lazy
+
+
 def embedding(rows: int, width: int, count: int) -> LazyBuffer:
     index = lazy.reshape(leaf(count, dtype=int32), (count, 1))
     return lazy.gather(leaf(rows, width), lazy.expand(index, (count, width)), 0)

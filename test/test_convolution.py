@@ -92,6 +92,20 @@ def test_transposed_convolution_is_the_gradient(
     np.testing.assert_allclose(transposed.numpy(), x.grad.numpy(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("width", [2, 3])
+def test_gradients_of_transposed_windows_side_by_side(
+    device: str, rng: np.random.Generator, width: int
+) -> None:
+    """Each step of a sum over channels adds all products of a window, from its end to its start."""
+    w = rng.standard_normal((4, 6, width)).astype(np.float32)
+    seed = rng.standard_normal((1, 6, 2 * width)).astype(np.float32)
+    x = Tensor.zeros(1, 4, 2, requires_grad=True)
+    (x.conv_transpose2d(Tensor(w), stride=width) * Tensor(seed)).sum().backward()
+    wanted = np.einsum("bonk,iok->bin", seed.reshape(1, 6, 2, width), w)
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kernel", [8, 16])
 def test_windows_that_move_far_multiply_as_often_for_their_gradient(
     rng: np.random.Generator, kernel: int

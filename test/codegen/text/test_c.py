@@ -166,6 +166,16 @@ def test_gcc_is_told_to_write_out_few_steps_without_a_loop_in_them() -> None:
     assert told == [1, 0]
 
 
+def test_sums_that_a_step_adds_to_again_stay_in_order() -> None:
+    """gcc before 14 would add some of it twice where it is read backwards."""
+    again, told = graphs.gradient_of_transposed_windows(2), []
+    for root in (again, graphs.total(leaf(7, 5), 1)):
+        (k,) = stages.kernels_of(schedule([root]))
+        opts = [parse("order r0"), parse("order r1")] if root is again else []
+        told.append(compile(k, stages.TARGETS["C"], opts).source.count("in_order(acc0);"))
+    assert told == [1, 0]
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_vectors_are_loaded_whole_before_masks_of_them_are_joined(joined: bool) -> None:
     """clang compares what it loads under the mask that is there already, and waits for it."""

@@ -90,6 +90,13 @@ def test_products_and_windows(compiled: Compiled) -> None:
         stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
 
 
+def test_what_is_read_backwards_is_added_once(compiled: Compiled) -> None:
+    made = [[graphs.gradient_of_transposed_windows(2, dtype)] for dtype in (float32, float64)]
+    run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
+    for roots in made:
+        stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
+
+
 @pytest.mark.parametrize("goal", [float32, float64], ids=str)
 @pytest.mark.parametrize("kind", ["int64", "uint64"])
 def test_long_integers_are_rounded_once(kind: str, goal: DType, compiled: Compiled) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Place, Select, Stored
@@ -37,6 +38,17 @@ ROLLED = "#pragma clang loop unroll(disable)"
 # gcc writes none out that gets longer by it: three colours of a pixel took 1.7 times as long
 WRITTEN_OUT = "#pragma GCC unroll {}"
 SHORT, FEW = 4, 32  # steps of such a loop, and instructions of all of them, at most
+# gcc before 14 makes vectors of several products or elements that are summed up in order, and where
+# they are read backwards, as windows of a gradient are, adds some of them twice (its bug 110381)
+IN_ORDER = """#if defined(__clang__) || __GNUC__ >= 14
+#define in_order(sum)
+#elif defined(__x86_64__)
+#define in_order(sum) __asm__("" : "+x"(sum))
+#elif defined(__aarch64__)
+#define in_order(sum) __asm__("" : "+w"(sum))
+#else
+#define in_order(sum) __asm__("" : "+m"(sum))
+#endif"""
 
 
 _JOINS = (Op.AND, Op.OR, Op.MUL, Op.ADD, Op.MAX, Op.MIN)  # of bools
@@ -51,6 +63,7 @@ class CRenderer(CPairs):
         super().__init__(k)
         self._lanes: dict[Expr, int] = {}
         self._told = dict[int, str]()  # by `id`: whether loops of the part are written out
+        self._in_order = set[Name]()  # sums of the part, which the compiler is to leave so
 
     @cached_property
     def _chooses(self) -> bool:
@@ -89,13 +102,16 @@ class CRenderer(CPairs):
 
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
         self._told = dict.fromkeys(_summed_apart(part.instrs), ROLLED)
-        self._told |= {
-            id(begin): WRITTEN_OUT.format(begin.axis.size) for begin in _short(part.instrs)
-        }
+        short = {id(begin): begin.axis.size for begin in _short(part.instrs)}
+        self._told |= {begin: WRITTEN_OUT.format(size) for begin, size in short.items()}
+        self._in_order = _added_to_again(part.instrs, short)
         return super().part(part, block, depth)
 
     def instr(self, instr: ir.Instr) -> Iterable[str]:
         lines, told = super().instr(instr), self._told.get(id(instr))
+        if type(instr) is ir.Update and instr.name in self._in_order:
+            self.prelude[IN_ORDER] = None
+            return (*lines, f"in_order({instr.name.name});")
         return (told, *lines) if told else lines
 
     def lanes(self, e: Expr) -> int:
@@ -413,6 +429,26 @@ def _short(instrs: Sequence[ir.Instr]) -> Iterator[ir.Begin]:
             whole = not begin.starts and not begin.stops and len(body) * begin.axis.size <= FEW
             if whole and not any(isinstance(i, ir.Begin) for i in body):
                 yield begin
+
+
+def _added_to_again(instrs: Iterable[ir.Instr], short: Container[int]) -> set[Name]:
+    """Sums of single floats that one step of a loop adds to more than once."""
+    outside = Counter[Name]()
+    around, found = [(outside, 1)], set[Name]()
+    for instr in instrs:
+        match instr:
+            case ir.Begin(axis):
+                count, times = around[-1]
+                is_loop = not instr.copied and id(instr) not in short
+                around.append((Counter(), 1) if is_loop else (count, times * axis.size))
+            case ir.End():
+                around.pop()
+            case ir.Update(name, Op.ADD) if name.lanes == 1 and name.dtype.is_float:
+                count, times = around[-1]
+                count[name] += 1 if ir.EACH in name.name else times
+                if count[name] > 1 and count is not outside:
+                    found.add(name)
+    return found
 
 
 def _is_spread(put: ir.Put, lane: Axis) -> bool:
