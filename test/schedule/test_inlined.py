@@ -60,6 +60,11 @@ def test_a_single_element_and_none_are_turned_nowhere() -> None:
     assert is_none(turn_of(Movement.PERMUTE, (1, 0), (1, 1)))
 
 
+def test_nothing_is_turned_twice() -> None:
+    x = Tensor.rand(5, 0, 2, 3).realize() + 1
+    assert (x.permute(0, 1, 3, 2) * 2).flip((0, 3)).sum().item() == 0
+
+
 def test_what_is_read_in_two_orders_is_stored_if_it_costs_much() -> None:
     x = Tensor.rand(8, 8).realize()
     costly, cheap = x.sin().exp().sin(), x + 1

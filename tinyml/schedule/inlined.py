@@ -26,7 +26,9 @@ TURNS = frozenset({Movement.PERMUTE, Movement.FLIP})
 
 @lru_cache(maxsize=4096)
 def turn_of(kind: Movement, axes: Any, shape: Shape) -> Turn:
-    """What a movement of TURNS makes of a source of that shape."""
+    """What a movement of TURNS makes of a source of that shape; of no elements, nothing."""
+    if 0 in shape:
+        return ()
     steps = row_major_strides(shape)
     if kind is Movement.PERMUTE:
         return _joined((shape[a], steps[a]) for a in axes)
