@@ -36,10 +36,11 @@ in_blocks = _recording.blocks.get  # what blocks say of it; asked first, in a th
 class _Mode:
     """Whether ops are recorded, and how many assignments there were."""
 
-    __slots__ = ("_counting", "assignments")
+    __slots__ = ("_counting", "assignments", "gradients_set")
 
     def __init__(self) -> None:
         self.assignments = 0
+        self.gradients_set = 0  # how often somebody got another gradient, or lost one
         self._counting = short_lock()
 
     @property

@@ -65,6 +65,7 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
     for leaf, grad in found.items():
         if (so_far := leaf._grad) is None:  # a tensor of its own: it may be assigned to
             leaf._grad = x._of(grad.lazy)
+            mode.gradients_set += 1
             continue
         with autograd.no_grad():
             so_far.lazy = (so_far + grad).lazy
@@ -85,6 +86,7 @@ def warn_of_none(x: Tensor) -> None:
 
 def check_grad(x: Tensor, grad: Any) -> None:
     """That what somebody sets as `.grad` can be the gradient of x."""
+    mode.gradients_set += 1
     check_tensors("Tensor", x, grad=grad)
     if grad is not None and grad.shape != x.shape:
         raise GradientError(f"grad: {grad.shape} cannot be the gradient of a tensor of {x.shape}")

@@ -23,7 +23,16 @@ from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
 from tinyml.jit.numbers import Assumed, Watch, assumed, check_constants, named
-from tinyml.jit.outside import Named, are_still, constant_gradients, named_arguments, used
+from tinyml.jit.outside import (
+    Named,
+    Trained,
+    are_still,
+    are_trained,
+    constant_gradients,
+    named_arguments,
+    trained,
+    used,
+)
 from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
 from tinyml.jit.step import Step
@@ -82,6 +91,7 @@ class TinyJit(Generic[_P, _R]):
         self._results: Any = None
         self._step: Step | None = None
         self._used: list[weakref.ref[Tensor]] = []  # in the last call that was not a replay
+        self._trained: list[Trained] = []  # likewise
         self._left: list[weakref.ref[Tensor]] = []  # behind, by that call
         self._assumed: list[Assumed] = []  # likewise
         self._constants: list[Tensor] = []  # likewise
@@ -142,7 +152,7 @@ class TinyJit(Generic[_P, _R]):
                 tensors.clear()
             arguments = flatten((args, kwargs), tensors)
             function = functools.partial(self._function, *bound, *args, **kwargs)
-            if self._arguments is not None:
+            if self._arguments is not None and are_trained(self._trained):
                 return self._capture(function, arguments, tensors, bound)
         return self._first(function, arguments)
 
@@ -185,6 +195,7 @@ class TinyJit(Generic[_P, _R]):
         self._assumed, self._constants = assumed(function)
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
         self._used = [*used(recording), *given]
+        self._trained = trained(recording, self._used)
         self._left = list(map(weakref.ref, recording.left()))
         self._arguments, self._training = arguments, training
         return result
@@ -215,6 +226,7 @@ class TinyJit(Generic[_P, _R]):
             if self._named:
                 obstacle = "it is given tensors, now and then others, that its code reads, too"
             self._used, self._left, self._assumed, self._constants = [], [], [], []
+        self._trained = []
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:
             warnings.warn(
@@ -266,6 +278,7 @@ class TinyJit(Generic[_P, _R]):
 _ALONE: dict[str, Any] = {
     "_methods": {},
     "_used": [],
+    "_trained": [],
     "_left": [],
     "_assumed": [],
     "_constants": [],

@@ -20,7 +20,8 @@ from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.graph import toposort
 from tinyml.jit import outside
-from tinyml.jit.outside import Before, Somebodys, prepare
+from tinyml.jit.kept_gradients import kept
+from tinyml.jit.outside import Before, Somebodys, State, prepare
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import (
     Alias,
@@ -29,7 +30,6 @@ from tinyml.jit.step import (
     Parts,
     Result,
     Shown,
-    State,
     Step,
     Within,
     share_memory,
@@ -265,7 +265,8 @@ class _Analysis:
         results = [self._result(r, states) for r in self.results]
         numbered = self.launches, buffers, arguments, own_arguments, counters
         said = [Somebodys(t) for r in self.recording.flagged.values() if (t := r()) is not None]
-        parts = Parts(*numbered, list(states.values()), results, hidden, said)
+        gradients = kept(states.values(), outside.gradients(), self.before.trained)
+        parts = Parts(*numbered, list(states.values()), results, hidden, said, gradients)
         fresh = {r.number for r in results if isinstance(r, Fresh)}
         idle = {n for launch in self.launches for n in launch.buffers} - used
         interim = used - set(states) - fresh - self.read_first - set(self.arguments) | idle

@@ -22,6 +22,7 @@ from weakref import WeakSet
 from tinyml import ledger, mlops
 from tinyml import realize as realizing
 from tinyml.errors import JitError, TinymlError
+from tinyml.frozen import dataclass
 from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.jit.record import Recording
@@ -39,6 +40,24 @@ class Somebodys(weakref.ref[Tensor]):
     def __reduce__(self) -> tuple[Any, ...]:
         tensor = self()
         return Somebodys, (Tensor() if tensor is None else tensor,)  # one that is dead at once
+
+
+@dataclass(eq=False)
+class State:
+    """Memory that tensors outside hold."""
+
+    number: int
+    buffer: Buffer
+    holders: list[Somebodys]
+    read: bool  # by the step, before it is written, or by the caller as a result
+    written: bool
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "buffer": None}  # what lies there goes with its holders
+
+    def alive(self) -> list[Tensor]:
+        """The tensors that hold it."""
+        return [t for ref in self.holders if (t := ref()) is not None]
 
 
 class Before:
@@ -67,6 +86,7 @@ class Before:
                 or any(root_of(t) is not None and id(t) not in given for t in own)
             ):
                 self.unready.add(buffer)
+        self.trained = set(map(id, gradients().values()))  # who had a gradient
         self.pending: dict[int, tuple[weakref.ref[Any], LazyBuffer]] = {
             id(t): (weakref.ref(t), t._lazy) for t in ledger.pending()
         }
@@ -116,6 +136,23 @@ def used(recording: Recording) -> list[weakref.ref[Tensor]]:
     ]
 
 
+Trained = tuple[weakref.ref[Tensor], bool]  # and whether it required a gradient
+
+
+def trained(recording: Recording, used: Iterable[weakref.ref[Tensor]]) -> list[Trained]:
+    """Which of the tensors that a call used required a gradient after it, unless it says so."""
+    alive = [(reference, t) for reference in used if (t := reference()) is not None]
+    return [(r, bool(t._requires_grad)) for r, t in alive if id(t) not in recording.flagged]
+
+
+def are_trained(known: Iterable[Trained]) -> bool:
+    """Whether nobody froze some, or let them be trained, since.
+
+    What an optimizer makes of that, it makes in one call, and a replay would in each.
+    """
+    return all((t := r()) is None or bool(t._requires_grad) is then for r, then in known)
+
+
 def constant_gradients(recording: Recording) -> list[Tensor]:
     """Gradients that a call left behind, and that are the same whatever the data are.
 
@@ -124,10 +161,15 @@ def constant_gradients(recording: Recording) -> list[Tensor]:
     left = {id(t): t for t in recording.left() if not ledger.has_data(t._lazy)}
     if not left:
         return []
+    known = gradients()
+    return [t for key, t in left.items() if key in known]
+
+
+def gradients() -> dict[int, Tensor]:
+    """Everybody who has a gradient, by the `id` of that."""
     real = (t for leaf, _ in ledger.in_memory() for t in holders(leaf))
     pending = (t for t in ledger.pending() if isinstance(t, Tensor))
-    gradients = {id(t._grad) for t in chain(real, pending)}
-    return [t for key, t in left.items() if key in gradients]
+    return {id(t._grad): t for t in chain(real, pending) if t._grad is not None}
 
 
 def unready(recording: Recording) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy.typing as npt
 
 from tinyml.errors import JitError
-from tinyml.jit.step import Parts, Span, State, Step, share_memory
+from tinyml.jit.outside import State
+from tinyml.jit.step import Parts, Span, Step, share_memory
 from tinyml.launch import make
 from tinyml.ledger import memory
 from tinyml.plan import NewBuffer

@@ -26,8 +26,9 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
+from tinyml.jit.kept_gradients import Kept, KeptGradients
 from tinyml.jit.numbers import Watch
-from tinyml.jit.outside import Somebodys
+from tinyml.jit.outside import Somebodys, State
 from tinyml.jit.record import RESET, Launch
 from tinyml.launch import NativePlan, execute, make, native, watched
 from tinyml.lazy import LazyBuffer, Shape
@@ -97,24 +98,6 @@ class Within:
 Result = Alias | Fresh | Constant | Shown | Within
 
 
-@dataclass(eq=False)
-class State:
-    """Memory that tensors outside hold."""
-
-    number: int
-    buffer: Buffer
-    holders: list[Somebodys]
-    read: bool  # by the step, before it is written, or by the caller as a result
-    written: bool
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "buffer": None}  # what lies there goes with its holders
-
-    def alive(self) -> list[Tensor]:
-        """The tensors that hold it."""
-        return [t for ref in self.holders if (t := ref()) is not None]
-
-
 @dataclass
 class Parts:
     """All that a capture found."""
@@ -128,6 +111,7 @@ class Parts:
     results: list[Result]
     hidden: int  # so many of the results, the first, are there for others to be views of
     flagged: list[Somebodys]  # whose requires_grad the function sets itself
+    gradients: list[Kept]
     assumed: Watch = field(default_factory=Watch)
 
 
@@ -286,6 +270,7 @@ class Step:
         for number in (*self._first, *fresh):
             table[number] = None  # not ours to hold: each run is given another one
         self._bell, self._moment = Bell(), Moment()
+        self._gradients = KeptGradients(parts.gradients)
         self._states_known()
 
     def changed(self, inputs: list[Tensor]) -> Sequence[int]:
@@ -308,6 +293,7 @@ class Step:
         if self._checks:
             self._check_arguments(inputs, buffers)
         self.parts.assumed.check()
+        set_gradients = self._gradients.check()
         if self._bell.rung or self._deaf:
             self._check_trained()
             holders = [ref() for ref in self._references]
@@ -318,10 +304,8 @@ class Step:
         self._bell.rung = False
         if self._counters is not None:
             self._counters.advance()
-        given, numbers = list[tuple[int, Buffer]](), self._number_of
-        for i in changed:
-            if i in numbers:
-                given.append((numbers[i], buffers[i]))
+        numbers = self._number_of
+        given = [(numbers[i], buffer) for i, buffer in buffers.items() if i in numbers]
         for fresh, size, machine in self._fresh:
             given.append((fresh.number, Buffer(machine, size, fresh.dtype)))
         try:
@@ -331,6 +315,8 @@ class Step:
                 self._moment.now()
                 for i in self._written_arguments:
                     inputs[i]._assigned = self._moment.clock
+        if set_gradients and self._gradients.set():
+            self._states_known()
         if len(inputs) >= MANY and not self._checks and self._runner.is_native:
             seen = seen or [None] * len(inputs)
             for i in changed:
@@ -435,7 +421,8 @@ class Step:
         assigned = [t for state in self._written_states for t in state.alive()]
         self._writers = set(map(id, assigned))
         flagged = {id(reference()) for reference in self.parts.flagged}
-        trained = [t for t in assigned if t._requires_grad and id(t) not in flagged]
+        updated = {*assigned, *self._gradients.tensors()}
+        trained = [t for t in updated if t._requires_grad and id(t) not in flagged]
         frozen = [t for t in held if t._requires_grad is False and id(t) not in flagged]
         frozen = frozen if trained else []
         self._trained = [(weakref.ref(t), bool(t._requires_grad)) for t in (*trained, *frozen)]

@@ -1,0 +1,143 @@
+"""TinyJit where a function leaves gradients to others, reads those of others, or adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor, TinyJit, nn
+from tinyml.errors import JitError
+
+Jit = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+
+
+def weight(device: str) -> Tensor:
+    """A parameter."""
+    return Tensor([1.0, 2.0], device, requires_grad=True).realize()
+
+
+def row(device: str, value: float) -> Tensor:
+    """An argument."""
+    return Tensor([value, value + 1], device).realize()
+
+
+def grad(w: Tensor) -> list[float]:
+    """What was added up, as numbers."""
+    assert w.grad is not None
+    found: list[float] = w.grad.tolist()
+    return found
+
+
+def adding(w: Tensor) -> TinyJit[[Tensor], Tensor]:
+    """A function that adds its argument to the gradient of w."""
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        loss = (w * x).sum()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def test_a_gradient_is_set_where_it_was_forgotten_since(device: str) -> None:
+    w = weight(device)
+    step = adding(w)
+    for call in range(5):
+        w.grad = None
+        step(row(device, call))
+        assert grad(w) == [call, call + 1]
+
+
+def test_what_is_added_to_a_gradient_that_was_not_there_then_is_refused(device: str) -> None:
+    w = weight(device)
+    step = adding(w)
+    for call in range(3):
+        w.grad = None
+        step(row(device, call))
+    with pytest.raises(JitError, match="has one now, which a replay would not add to"):
+        step(row(device, 1))
+    assert grad(w) == [2, 3]
+
+
+def test_a_gradient_is_that_of_the_last_of_several_steps(device: str) -> None:
+    w = weight(device)
+
+    def training(by: float) -> TinyJit[[Tensor], Tensor]:
+        @TinyJit
+        def step(x: Tensor) -> Tensor:
+            w.grad = None
+            loss = (w * x * by).sum()
+            loss.backward()
+            return loss
+
+        return step
+
+    steps = [training(by) for by in (1.0, 10.0, 100.0)]
+    for call in range(12):
+        by = (1, 10, 100)[call * 5 % 7 % 3]
+        steps[call * 5 % 7 % 3](row(device, call))
+        assert grad(w) == [by * call, by * (call + 1)]
+
+
+def test_a_gradient_that_was_replaced_and_is_held_is_not_read_in_its_place(device: str) -> None:
+    w, seen = weight(device), []
+    optimizer = nn.optim.SGD([w], lr=1.0)
+
+    @TinyJit
+    def update() -> Tensor:
+        optimizer.step()
+        return w.sum()
+
+    with Tensor.train():
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=w.grad is None)
+            (w * row(device, 0)).sum().backward()
+            assert w.grad is not None
+            w.grad.realize()
+            update()
+        assert w.tolist() == [1, -1]
+        seen.append(w.grad)
+        optimizer.zero_grad()
+        (w * row(device, 5)).sum().backward()
+        with pytest.raises(JitError, match="replaced by another after the capture"):
+            update()
+    assert w.tolist() == [1, -1]
+
+
+def test_what_is_frozen_gets_no_gradient_in_silence(device: str) -> None:
+    w = weight(device)
+    step = adding(w)
+    for _ in range(3):
+        step(row(device, 1))
+    w.requires_grad = False
+    with pytest.raises(JitError, match="requires_grad of a tensor"):
+        step(row(device, 1))
+    assert grad(w) == [3, 6]
+
+
+@pytest.mark.parametrize("jit", [TinyJit, lambda step: step])
+def test_a_parameter_that_is_frozen_between_the_first_two_calls_rests(
+    jit: Jit, device: str
+) -> None:
+    w, other = weight(device), weight(device)
+    optimizer = nn.optim.Adam([w, other], lr=0.1)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (w * x).sum() + (other * x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with Tensor.train():
+        step(row(device, 1))
+        other.requires_grad = False
+        for _ in range(4):
+            step(row(device, 1))
+    ((rested, _),) = optimizer.rested.values()
+    np.testing.assert_allclose(rested.item(), 0.1, rtol=1e-6)
+    np.testing.assert_allclose(optimizer.m_weight.item(), 1 - 0.9**5, rtol=1e-6)

@@ -1,0 +1,93 @@
+"""Gradients that a captured step leaves behind, or adds to: they are those of the same tensors.
+
+A replay writes memory, and sets no `.grad`. Where somebody else set one since, as `zero_grad` does,
+it is set again to what the replay has written; what a replay would add to, or read, must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from tinyml import lazy
+from tinyml.autograd import mode
+from tinyml.errors import JitError
+from tinyml.jit.outside import Somebodys, State
+from tinyml.jit.record import RESET
+from tinyml.ledger import memory
+from tinyml.tensor import Tensor
+
+
+class Kept(NamedTuple):
+    """A gradient in the memory of a state."""
+
+    state: State
+    of: Somebodys
+    added: bool  # there was none when the function was called: if there is one, it is added to
+
+
+def kept(
+    states: Iterable[State], gradients: dict[int, Tensor], before: Collection[int]
+) -> list[Kept]:
+    """Which states are gradients, whose are by `id`; `before` are ids of who had some before."""
+    return [
+        Kept(state, Somebodys(of), id(of) not in before)
+        for state in states
+        for tensor in state.alive()
+        if (of := gradients.get(id(tensor))) is not None
+    ]
+
+
+class KeptGradients:
+    """Those of a step. They are looked at if any gradient was set since the last replay."""
+
+    def __init__(self, every: list[Kept]) -> None:
+        self._every = every
+        self._adds = any(one.added for one in every)
+        self._set = -1
+
+    def tensors(self) -> list[Tensor]:
+        """Whose gradients they are."""
+        return [t for one in self._every if (t := one.of()) is not None]
+
+    def check(self) -> bool:
+        """Whether some are to be set after this replay; JitError if they are not what they were."""
+        if not self._every or (self._set == mode.gradients_set and not self._adds):
+            return False
+        for state, reference, added in self._every:
+            if (tensor := reference()) is None:
+                continue
+            now = tensor._grad
+            if state.read and not any(now is t for t in state.alive()):
+                raise JitError(
+                    f"the gradient of a tensor {tensor.shape}, which the function reads, was "
+                    "replaced by another after the capture: assign() to it (zero_grad(set_to_none="
+                    f"False) does). {RESET}"
+                )
+            if added and not state.read and now is not None:
+                raise JitError(
+                    f"a tensor {tensor.shape} had no gradient when the function was captured, and "
+                    "has one now, which a replay would not add to: call zero_grad() before each "
+                    f"call, or within the function. {RESET}"
+                )
+        return True
+
+    def set(self) -> bool:
+        """Let each be the gradient again; whether somebody holds a state anew."""
+        anew = False
+        for state, reference, _ in self._every:
+            tensor = reference()
+            if tensor is None or state.read:
+                continue
+            alive = [t for t in state.alive() if t._view is None]
+            if any(tensor._grad is t for t in alive):
+                continue
+            if not alive:
+                leaf = lazy.data(tensor.shape, state.buffer.dtype, tensor.device)
+                memory[leaf] = state.buffer
+                alive, anew = [Tensor._of(leaf)], True
+                state.holders.append(Somebodys(alive[0]))
+            tensor._grad = alive[0]
+            mode.gradients_set += 1  # for another step, whose gradient there was
+        self._set = mode.gradients_set
+        return anew
