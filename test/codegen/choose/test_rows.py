@@ -12,7 +12,7 @@ import graphs
 import numpy as np
 import pytest
 import stages
-from graphs import leaf
+from graphs import leaf, memory
 
 from tinyml import Tensor, lazy
 from tinyml.codegen import linear as ir
@@ -268,6 +268,34 @@ def test_rows_that_begin_within_lines_are_not_stored_in_turn() -> None:
     whole, torn = (images(256, columns).log_softmax() for columns in (512, 504))
     assert (side_by_side(whole, 1 << 10), side_by_side(torn, 1 << 10)) == (2, 1)
     assert side_by_side(torn, 32 << 20) == 4
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "last_cache", "unrolled"),
+    [
+        (12, 24, 32 << 20, "unroll i0 4"),
+        (12, 23, 32 << 20, "unroll i0 4"),  # of 23 rows no two are equal parts
+        (14, 24, 32 << 20, "unroll i1 4"),  # of 14 heads four are none
+        (12, 24, 1 << 10, "unroll i1 4"),  # neighbours are read in longer runs
+    ],
+)
+def test_rows_that_are_walked_at_a_time_share_a_mask(
+    heads: int, size: int, last_cache: int, unrolled: str
+) -> None:
+    scores, steps = memory(heads, size, size), Tensor.arange(size)
+    k = kernel_of((steps <= steps.unsqueeze(1)).where(scores, -math.inf).softmax().lazy)
+    target = replace(SMALL, last_cache=last_cache)
+    assert next(str(o) for o in choose(lower(k), target)[0] if o.axis in ("i0", "i1")) == unrolled
+    stages.assert_right(k, 1e-4, target)
+
+
+def test_rows_whose_lines_push_each_other_out_are_not_walked_at_a_time() -> None:
+    """Four heads of four arrays a page apart: sixteen lines of one place of pages."""
+    scores, bias, seed = memory(16, 32, 32), memory(32, 32), memory(16, 32, 32)
+    made = (scores.requires_grad_() + bias).softmax()
+    assert "unroll i0 4" in opts(kernel_of(made.lazy))
+    both = stages.kernels_of(schedule([made.lazy, made.gradient(scores, gradient=seed)[0].lazy]))
+    assert [["unroll i1 4" in opts(k), "unroll i0 4" in opts(k)] for k in both] == [[True, False]]
 
 
 @pytest.mark.parametrize(("width", "together"), [(64, True), (40, False)])

@@ -203,7 +203,7 @@ class CChooser(Chooser):
         if together is not None:
             self.apply(OptKind.PEEL, together, ROWS)
         elif last_row is not None:
-            self.apply(OptKind.UNROLL, last_row.name, rows_at_a_time(self, number, last_row))
+            self.apply(OptKind.UNROLL, *rows_at_a_time(self, number, self._one_by_one(number)))
         kinds = ((a.size, self.nest.kind(a)) for a in self.one(number).rows)
         at_once = prod(size for size, kind in kinds if kind is Kind.UNROLL)
         most = ACCUMULATORS // (at_once if together is None else ROWS * at_once)

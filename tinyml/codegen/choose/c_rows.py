@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.chooser import Chooser
-from tinyml.codegen.choose.estimate import OVERLAP, PORTS
-from tinyml.codegen.expr import Alu, Fold
-from tinyml.codegen.nest import Kind, Nest, roots
+from tinyml.codegen.choose.estimate import OVERLAP, PAGE, PORTS
+from tinyml.codegen.expr import Alu, Fold, Load, Select
+from tinyml.codegen.nest import Kind, Nest, Store, roots
 from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
@@ -20,6 +21,7 @@ CROWDED = 0.1  # more for each vector, if twice as many rows are walked
 DELIVERED = 10  # bytes of a cycle from memory, if it is asked for them early
 TORN = 1.5  # times longer, if several rows are stored in turn that do not begin with lines
 NEARLY = 1.02  # times the least: fewer rows have less text
+WAYS = 8  # lines of one place of pages, of rows and arrays, that the closest cache holds surely
 PIECES = 64  # of work, about, are left for threads by what is walked together
 
 
@@ -28,29 +30,55 @@ def calls(one: Nest) -> bool:
     return any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
 
-def rows_at_a_time(chooser: Chooser, number: int, row: Axis) -> int:
-    """How many rows are walked side by side: the fewest that take about as long as any number.
+def rows_at_a_time(chooser: Chooser, number: int, rows: Sequence[Axis]) -> tuple[Axis, int]:
+    """Which rows are walked side by side, and how many: as many as possible of those that pay.
 
     Where folds read folds, other rows' vectors go through the same ops while the lanes of one are
-    folded, for which the row's next fold waits. That is no gain where memory is waited for.
+    folded, for which the row's next fold waits. Best are rows that share what they read and ask,
+    as heads share a mask; but neighbours if all comes from memory, which is read in longer runs
+    then, or if lines of rows a page apart push each other out of the cache.
     """
     one = chooser.one(number)
     if not any(fold.body.has_fold for fold in one.folds):
-        return 1
+        return rows[-1], 1
+    rows = rows[-1:] if chooser.nbytes > chooser.target.last_cache else rows
+    counts, walked = _counts(chooser, one, rows), {*one.rows}
+    asked = [v.free for e in one.exprs if isinstance(e, (Load, Select)) for v in e.valid]
+    found = [own for own in (*asked, *(e.free for e in one.loads)) if not own <= walked]
+    places: list[Load | Store] = [*one.loads, *one.stores]
+    along = {at.slot: at for at in places if not at.position.free <= walked}
+
+    def worth(row: Axis) -> tuple[bool, int, int]:
+        apart = [(p.position.stride(row) or 0) * p.dtype.itemsize for p in along.values()]
+        crowded = counts[row] * sum(nbytes % PAGE == 0 < abs(nbytes) for nbytes in apart) > WAYS
+        return not crowded, counts[row], sum(row not in own for own in found)
+
+    best = max(reversed(rows), key=worth)
+    return best, counts[best]
+
+
+def _counts(chooser: Chooser, one: Nest, rows: Sequence[Axis]) -> dict[Axis, int]:
+    """Of each axis the fewest rows that take about as long as any number.
+
+    More are no gain where memory is waited for.
+    """
     pieces, vectors = prod(a.size for a in one.rows), _vectors(one, chooser.lanes)
     computing, waiting = _computing(one, chooser.lanes), WAITING * len(one.folds)
     far = chooser.nbytes > chooser.target.last_cache
     fetching = chooser.nbytes / pieces / DELIVERED if far else 0
     stored = [s for s in one.stores if not s.position.free <= {*one.rows}]
-    apart = [(s.position.stride(row) or 0) * s.dtype.itemsize for s in stored]
-    torn = TORN if any(nbytes % LINE for nbytes in apart) else 1
-    takes = {}
-    for rows in (n for n in (1, 2, 4) if n == 1 or (row.size % n == 0 and pieces >= n * PIECES)):
-        cycles = computing + CROWDED * vectors * (rows.bit_length() - 1) + waiting / rows
-        fetched = fetching * torn if rows > 1 else fetching
-        takes[rows] = max(cycles, fetched) + OVERLAP * min(cycles, fetched)
-    least = min(takes.values())
-    return next(rows for rows, cycles in takes.items() if cycles <= NEARLY * least)
+    counts = {}
+    for row in rows:
+        apart = [(s.position.stride(row) or 0) * s.dtype.itemsize for s in stored]
+        torn = TORN if any(nbytes % LINE for nbytes in apart) else 1
+        takes = {}
+        for n in (n for n in (1, 2, 4) if n == 1 or (row.size % n == 0 and pieces >= n * PIECES)):
+            cycles = computing + CROWDED * vectors * (n.bit_length() - 1) + waiting / n
+            fetched = fetching * torn if n > 1 else fetching
+            takes[n] = max(cycles, fetched) + OVERLAP * min(cycles, fetched)
+        least = min(takes.values())
+        counts[row] = next(n for n, cycles in takes.items() if cycles <= NEARLY * least)
+    return counts
 
 
 def _vectors(one: Nest, lanes: int) -> float:
