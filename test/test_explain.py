@@ -55,6 +55,9 @@ def test_opts_by_hand(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("a.sum(1)", "lanes q 8", "no axis q in sum_4_r256; there are: i0 4, r0 256"),
         ("a.sum(1)", "wide r0", "'wide r0' is no Opt; one is written as in 'lanes i0 8'"),
+        ("a.sum(1)", "wide r0", "there are collapse, split, peel"),
+        ("a.sum(1)", "lanes r0", "cannot lanes r0: say in how many steps, as in 'lanes r0 8'"),
+        ("a.sum()", "grid r1", "cannot grid a fold: in C pieces of work do not"),
         ("a.sum(1)", "lanes r0 3", "cannot walk r0v by 3 lanes: C has 2, 4, 8"),
         ("a.sum(1)", "thread i0 2", "cannot walk i0t by threads of a block: C has none"),
         ("(x @ w).softmax()", "", "they are for one kernel, and on CPU this expression has 2"),

@@ -148,7 +148,9 @@ class Optimizer(Telling):
 
     def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
         """What is subtracted from parameter number i, whose value is p."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} needs a method _update(i, p, gradient, rate)"
+        )
 
 
 def _listed(optimizer: str, params: Any) -> list[Tensor]:

@@ -153,7 +153,10 @@ def parse(text: str) -> Opt:
         opt = Opt(kinds[found[1]], found[2], int(found[3] or 0), int(found[4] or 0))
         if str(opt) == text:
             return opt
-    raise OptError(f"{text!r} is no Opt; one is written as in 'lanes i0 8' or 'stage r0 slot1'")
+    raise OptError(
+        f"{text!r} is no Opt; one is written as in 'lanes i0 8' or 'stage r0 slot1', and there are "
+        + ", ".join(kinds)
+    )
 
 
 def optimize(nest: LoopNest, opts: Sequence[Opt]) -> LoopNest:
@@ -287,7 +290,8 @@ def _known_before(tile: Tile) -> set[Axis]:
 def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     """The axis in steps whose inner part somebody else walks."""
     enough = opt.amount <= axis.size or opt.kind is OptKind.THREAD
-    _require(opt.amount > 1 and enough, opt, f"{axis.name} has {axis.size} steps")
+    told = f"say in how many steps, as in '{opt} 8'" if not opt.amount else ""
+    _require(opt.amount > 1 and enough, opt, told or f"{axis.name} has {axis.size} steps")
     _require(axis.name != TX, opt, "all threads along it fold at once")
     products = products_of(nest)
     held = all(axis not in product.lane for product in products)

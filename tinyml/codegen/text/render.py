@@ -28,6 +28,7 @@ from tinyml.codegen.expr import (
     Wide,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
+from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.text.indices import Indices
 from tinyml.codegen.text.strength import ATOM, TERNARY, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bool_, float32, int64, uint64
@@ -268,7 +269,7 @@ class Renderer(Indices):
         return f"{name.name} = {self.alu(op, name.dtype, operands, lanes)[0]};"
 
     def across_blocks(self, across: ir.AcrossBlocks) -> Iterable[str]:
-        raise NotImplementedError("pieces of work do not wait for each other")
+        raise OptError("cannot grid a fold: in C pieces of work do not wait for each other")
 
     def fetch(self, fetch: ir.Fetch) -> Iterable[str]:
         return ()  # many threads wait for memory in turn
