@@ -51,6 +51,24 @@ def test_a_gradient_is_set_where_it_was_forgotten_since(device: str) -> None:
         assert grad(w) == [call, call + 1]
 
 
+def test_a_gradient_that_is_a_result_too_is_set_where_it_was_forgotten(device: str) -> None:
+    w = weight(device)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.grad = None
+        (w * x).sum().backward()
+        assert w.grad is not None
+        return w.grad
+
+    for call in range(6):
+        if call == 3:
+            w.grad = None
+        if call == 5:
+            w.sum().backward()
+        assert step(row(device, call)).tolist() == grad(w) == [call, call + 1]
+
+
 def test_what_is_added_to_a_gradient_that_was_not_there_then_is_refused(device: str) -> None:
     w = weight(device)
     step = adding(w)

@@ -262,11 +262,13 @@ class _Analysis:
         arguments = [n if n in used else None for n in self.arguments]
         counters = [self._counter(event.leaf) for event in self.recording.draws]
         states, buffers = self._states(used), self.recording.buffers
-        results = [self._result(r, states) for r in self.results]
+        gradients = outside.gradients()
+        results = [self._result(r, states, gradients) for r in self.results]
         numbered = self.launches, buffers, arguments, own_arguments, counters
         said = [Somebodys(t) for r in self.recording.flagged.values() if (t := r()) is not None]
-        gradients = kept(states.values(), outside.gradients(), self.before.trained)
-        parts = Parts(*numbered, list(states.values()), results, hidden, said, gradients)
+        whose = [of for r in results if isinstance(r, Fresh) for of in r.of]
+        known = kept(states.values(), gradients, whose, self.before.trained)
+        parts = Parts(*numbered, list(states.values()), results, hidden, said, known)
         fresh = {r.number for r in results if isinstance(r, Fresh)}
         idle = {n for launch in self.launches for n in launch.buffers} - used
         interim = used - set(states) - fresh - self.read_first - set(self.arguments) | idle
@@ -349,7 +351,9 @@ class _Analysis:
             "to a tensor instead of replacing it"
         )
 
-    def _result(self, result: _Raw, states: dict[int, State]) -> Result:
+    def _result(
+        self, result: _Raw, states: dict[int, State], gradients: dict[int, Tensor]
+    ) -> Result:
         if not isinstance(result, Tensor):
             return result
         number, node = self._number(result), result.lazy
@@ -362,8 +366,10 @@ class _Analysis:
         if number is None or number not in self._computed_numbers():
             assert isinstance(node, Data)
             return Constant(memory[node].read().reshape(node.shape), node.dtype, node.device)
-        followers = tuple(Somebodys(t) for t in self.holders.get(number, []))
-        return Fresh(number, node.shape, node.dtype, node.device, followers)
+        followers = self.holders.get(number, [])
+        of = tuple(Somebodys(gradients[id(t)]) for t in followers if id(t) in gradients)
+        others = tuple(map(Somebodys, followers))
+        return Fresh(number, node.shape, node.dtype, node.device, others, of)
 
 
 def _access(launches: list[Launch]) -> tuple[set[int], set[int]]:

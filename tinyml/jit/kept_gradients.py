@@ -19,23 +19,27 @@ from tinyml.tensor import Tensor
 
 
 class Kept(NamedTuple):
-    """A gradient in the memory of a state."""
+    """A gradient in the memory of a state, or without one a result, which sets it by itself."""
 
-    state: State
+    state: State | None
     of: Somebodys
     added: bool  # there was none when the function was called: if there is one, it is added to
 
 
 def kept(
-    states: Iterable[State], gradients: dict[int, Tensor], before: Collection[int]
+    states: Iterable[State],
+    gradients: dict[int, Tensor],
+    results: Iterable[Somebodys],
+    before: Collection[int],
 ) -> list[Kept]:
-    """Which states are gradients, whose are by `id`; `before` are ids of who had some before."""
-    return [
+    """Which states are `gradients`, by `id`, and whose are results; `before` are who had some."""
+    found = [
         Kept(state, Somebodys(of), id(of) not in before)
         for state in states
         for tensor in state.alive()
         if (of := gradients.get(id(tensor))) is not None
     ]
+    return found + [Kept(None, of, id(of()) not in before) for of in results]
 
 
 class KeptGradients:
@@ -57,14 +61,14 @@ class KeptGradients:
         for state, reference, added in self._every:
             if (tensor := reference()) is None:
                 continue
-            now = tensor._grad
-            if state.read and not any(now is t for t in state.alive()):
+            now, reads = tensor._grad, state is not None and state.read
+            if state is not None and reads and not any(now is t for t in state.alive()):
                 raise JitError(
                     f"the gradient of a tensor {tensor.shape}, which the function reads, was "
                     "replaced by another after the capture: assign() to it (zero_grad(set_to_none="
                     f"False) does). {RESET}"
                 )
-            if added and not state.read and now is not None:
+            if added and not reads and now is not None:
                 raise JitError(
                     f"a tensor {tensor.shape} had no gradient when the function was captured, and "
                     "has one now, which a replay would not add to: call zero_grad() before each "
@@ -77,7 +81,7 @@ class KeptGradients:
         anew = False
         for state, reference, _ in self._every:
             tensor = reference()
-            if tensor is None or state.read:
+            if tensor is None or state is None or state.read:
                 continue
             alive = [t for t in state.alive() if t._view is None]
             if any(tensor._grad is t for t in alive):

@@ -55,13 +55,17 @@ class Alias:
 
 @dataclass(frozen=True)
 class Fresh:
-    """A result that is computed. `followers` are tensors outside that hold it, too."""
+    """A result that is computed. `followers` are tensors outside that hold it, too.
+
+    It may be the gradient `of` some.
+    """
 
     number: int
     shape: Shape
     dtype: DType
     device: str
     followers: tuple[Somebodys, ...]
+    of: tuple[Somebodys, ...]
 
 
 @dataclass(frozen=True)
@@ -476,4 +480,9 @@ def _leaf(fresh: Fresh, buffer: Buffer) -> lazy.Data:
         if (follower := reference()) is not None:
             follower.lazy = leaf
             follower._assigned = mode.assignments
+    for reference in fresh.of:
+        tensor = reference()
+        if tensor is not None and (tensor._grad is None or tensor._grad._lazy is not leaf):
+            tensor._grad = Tensor._of(leaf)
+            mode.gradients_set += 1
     return leaf
