@@ -220,5 +220,14 @@ def test_what_is_read_and_looked_up_too_is_stored_if_it_costs_much() -> None:
     assert len(items((Tensor.rand(64).realize().sin()[index ^ 1] + 1,))) == 1
 
 
+def test_what_is_joined_of_many_parts_and_looked_up_is_stored() -> None:
+    """Each lane would choose by itself among 9 parts, as in a crop of an image that is padded."""
+    x, places = Tensor.rand(6, 8).realize(), Tensor.randint(50, low=0, high=10).realize()
+    padded, rows = x.pad((2, 2, 2, 2), mode="reflect"), Tensor.arange(10).unsqueeze(1)
+    assert len(items((padded[rows, places] + 1,))) == 2
+    assert len(items((padded[0, places[:3]] + 1,))) == 1  # few of its elements
+    assert len(items((x.pad((2, 2, 2, 2))[rows, places] + 1,))) == 1  # one part
+
+
 def test_what_is_cut_and_joined_again_is_not_stored() -> None:
     assert len(items((Tensor.rand(100).realize().sin().roll(9) * 2,))) == 1

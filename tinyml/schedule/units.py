@@ -22,6 +22,7 @@ MOST_LOADS = 24  # buffers that one expression reads
 MANY = 4  # arrays that two readers read in longer than it takes to store what is made of them
 FEWER = 16  # times fewer elements, which are read beside a value as if for nothing
 FEW = 64  # nodes that a product is looked for in
+PARTS = 8  # of what is joined, among which each lane would choose by itself
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 DIVIDED = 50  # ops that a reshape counts as whose index is divided: 8 of them are deep enough
 LOOKED_UP = 100  # likewise a look-up
@@ -30,6 +31,7 @@ LITTLE = 8  # work per element that takes no longer than what it is made of take
 OFTEN = 256  # times that products read what a card's tensor cores want rounded
 TWICE = 1.75  # times or more that one unit would compute a value, at as many places of an array
 ASKED = "asked for"
+JOINED = "looked up, and joined of many parts"
 PLACES = "costly, and read at several places"
 COSTLY = "costly, and wanted in several places"
 CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
@@ -62,6 +64,7 @@ def find_units(
                 units.setdefault(asked, "asked before anything is overwritten")
     read = {node: lazy.read_sources(node) for node in order}
     readers = readers_of(read)
+    units.update(dict.fromkeys(_looked_up_joined(read, units) - units.keys(), JOINED))
     _add_shared(read, readers, units, recomputed)
     _leave_alone(read, units)
     _narrow(readers, units)
@@ -370,6 +373,25 @@ def _looked_up_often(read: _Read) -> frozenset[LazyBuffer]:
             elements[base] = elements.get(base, 0) + node.size
     often = (base for base, count in elements.items() if count >= 2 * base.size)
     return frozenset(b for b in often if isinstance(b, lazy.Map) and b.device not in CARDS)
+
+
+def _looked_up_joined(read: _Read, units: Container[LazyBuffer]) -> set[LazyBuffer]:
+    """What is joined of many parts, as by a pad that reflects, and looked up about as often as it
+    has elements: each lane would ask by itself in which part its place is. A card's threads do."""
+    parts: dict[LazyBuffer, int] = {}  # among which an element of a node is chosen
+    found: set[LazyBuffer] = set()
+    for node, sources in read.items():
+        parts[node] = 1
+        if isinstance(node, lazy.Map) and node not in units:
+            each = [parts[s] for s in sources]
+            parts[node] = min(sum(each[1:]), PARTS) if node.op is Op.WHERE else max(each)
+        elif isinstance(node, lazy.Move) and node not in units:
+            parts[node] = parts[sources[0]]
+        if isinstance(node, lazy.Gather) and node.device not in CARDS:
+            table = narrowest(node.sources[0])
+            if parts[table] >= PARTS and node.size * 2 >= table.size:
+                found.add(table)
+    return found
 
 
 def contracts(unit: LazyBuffer) -> bool:

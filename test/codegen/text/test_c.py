@@ -1,5 +1,6 @@
 """What C says in few words."""
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from tinyml.codegen.optimize.opts import Opt, parse
 from tinyml.codegen.text.c import ROLLED
 from tinyml.codegen.text.c_shuffles import length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
-from tinyml.dtype import DType, bfloat16, float32, float64, int32
+from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int32
 from tinyml.index import ZERO, Axis, linear
 from tinyml.kernel import Kernel
 from tinyml.program import translation_unit
@@ -32,6 +33,20 @@ def test_vectors_across_rows_are_stored_by_one_call(dtype: DType) -> None:
     assert len(called) == (dtype is not bfloat16)  # whose bits are stored one by one
     (runner,) = stages.compiled("CPU", [(k, opts)])
     stages.assert_made(k, runner, 1e-2 if dtype is bfloat16 else 2e-5)
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, int32, bfloat16, bool_], ids=str)
+@pytest.mark.parametrize("terms", [64, 65])
+def test_many_vectors_across_rows_are_loaded_by_calls(dtype: DType, terms: int) -> None:
+    """As lists of elements they take compilers seconds; of a few that does not matter."""
+    x = graphs.memory(19, terms, 3, dtype=dtype, device="CPU")
+    columns = [x[:, t] for t in range(terms)]
+    total = functools.reduce(lambda a, b: a | b if dtype is bool_ else a + b, columns)
+    (k,) = stages.kernels_of(schedule([total.lazy]))
+    opts = [parse("lanes i0 8")]
+    assert compile(k, stages.TARGETS["C"], opts).source.count("gathered_") == terms * (terms > 64)
+    (runner,) = stages.compiled("CPU", [(k, opts)])
+    stages.assert_made(k, runner, 0.1 if dtype is bfloat16 else 2e-5)
 
 
 def test_lanes_follow_each_other_in_rows_or_not_at_all() -> None:

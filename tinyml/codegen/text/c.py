@@ -11,6 +11,7 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
+from tinyml.codegen.text.c_shuffles import gathered
 from tinyml.codegen.text.c_text import (
     LARGE,
     LOOK,
@@ -31,6 +32,7 @@ from tinyml.index import Axis
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
 
+FEW_LOADS = 64  # of vectors, in a kernel
 ON_STACK = 1 << 18  # elements of a tile at most that is no allocation of its own
 # clang writes out few steps, each a loop of its own, and a processor reads ahead by where the code
 # is that reads: sums of rows of 4096 took 1.4 times as long by 32 bytes
@@ -71,6 +73,11 @@ class CRenderer(CPairs):
         ops = [e for e in self.values if type(e) is Alu]
         masks = [e for e in ops if e.op is Op.WHERE or (e.op in _JOINS and e.dtype is bool_)]
         return any(self.lanes(e) > 1 for e in masks)
+
+    @cached_property
+    def _calls(self) -> bool:
+        """Whether so much is loaded that lists of elements would take compilers seconds."""
+        return sum(type(e) is Load and self.lanes(e) > 1 for e in self.values) > FEW_LOADS
 
     def signature(self, name: str) -> str:
         fault = ", long *fault" if self.faults else ""
@@ -182,6 +189,8 @@ class CRenderer(CPairs):
             return self._if_held(e, found, lanes, shared)
         if lane is not None and not (looked or shared or pair) and self.is_near(e, lane):
             return self._from_memory(self._masked(e, lane, stride), e.dtype, lanes)
+        if lane is not None and plain and stride is not None and not pair and self._calls:
+            return self._if_held(e, self._gathered(e, lane, stride), lanes, shared)
         places = self.index_by_lane(e.position, lane, lanes)
         ones = [
             "0" if held is None else self.guarded_load(held, self._bits_at(e, at))[0]
@@ -227,6 +236,11 @@ class CRenderer(CPairs):
     def _loaded(self, text: Text, kind: str, size: int) -> Text:
         self.prelude[loaded(kind, size)] = None
         return f"loaded_{kind}({text[0]})", ATOM
+
+    def _gathered(self, e: Load, lane: Axis, stride: int) -> Text:
+        kind, element = self._memory_vector(e.dtype, lane.size), TYPES[e.dtype.name]
+        self.prelude[gathered(f"gathered_{kind}", kind, element, lane.size)] = None
+        return f"gathered_{kind}({self.beyond(f'slot{e.slot}', e.position, lane)}, {stride})", ATOM
 
     def _bits_at(self, e: Load, at: Text) -> Text:
         if self.is_pair(e):

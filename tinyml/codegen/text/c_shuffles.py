@@ -1,4 +1,4 @@
-"""Lanes taken from other places, in C: by a move of whole vectors, not one by one."""
+"""Lanes taken from other places, in C: by a move of whole vectors, or by a function."""
 
 from __future__ import annotations
 
@@ -72,3 +72,16 @@ def picked(name: str, kinds: Sequence[str], element: str, places: Sequence[int],
   return ({kinds[-1]}){{{listed}}};
 #endif
 }}"""
+
+
+def gathered(name: str, kind: str, element: str, lanes: int) -> str:
+    """A vector loaded from p on, of places a step apart.
+
+    A function that is called: a list of elements takes compilers seven times as long, where a
+    kernel has hundreds. Each element is loaded by itself, as clang would make gathers.
+    """
+    listed = ", ".join(["at[0]", "at[step]", *[f"at[{n} * step]" for n in range(2, lanes)]])
+    return (
+        f"static __attribute__((noinline)) {kind} {name}(const {element} *p, long step) {{\n"
+        f"  const volatile {element} *at = p;\n  return ({kind}){{{listed}}};\n}}"
+    )
