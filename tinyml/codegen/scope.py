@@ -130,7 +130,7 @@ class Loops:
 
     `enter` writes what comes before each loop, `body` what is in all of them. Steps where not all
     of `only` holds are left out, or `instead` is written there. What is `asked` at each step is not
-    where it always holds.
+    where it always holds; if all steps are `alike` nothing is.
     """
 
     waiting: list[Axis]
@@ -140,6 +140,7 @@ class Loops:
     only: Valid = ()
     instead: Body | None = None
     asked: Valid = ()
+    alike: bool = False
     parts: tuple[tuple[Axis, Axis], ...] = ()  # axes that walk parts of others, and the others
 
     def cropped(self, only: Valid, instead: Body | None = None, asked: Valid = ()) -> Loops:

@@ -191,6 +191,30 @@ def test_sums_that_a_step_adds_to_again_stay_in_order() -> None:
     assert told == [1, 0]
 
 
+@pytest.mark.parametrize("folded", [True, False])
+def test_few_steps_of_a_fold_are_written_out_with_those_around_them(folded: bool) -> None:
+    """A step of the outer one loads what lies elsewhere; what is copied gains nothing by it."""
+    x = graphs.memory(8, 3, 3, device="CPU")
+    (k,) = stages.kernels_of(schedule([(x.sum((1, 2)) if folded else x * 2).lazy]))
+    source = compile(k, stages.TARGETS["C"], []).source
+    assert source.count("#pragma GCC unroll 3") == 1 + folded
+
+
+def test_rows_beyond_the_last_ask_nothing_at_each_step_of_a_fold() -> None:
+    """clang kept sums in memory where numbers of a register tile were read under a condition."""
+    a, b = graphs.memory(64, 44, device="CPU"), graphs.memory(64, 64, device="CPU")
+    (k,) = stages.kernels_of(schedule([(a.T @ b).lazy]))
+    tiled = "pad i0 48; lanes i1 16; unroll i1 2; unroll i0 12; order i0u; order i0; grid i1"
+    opts = [parse(opt) for opt in f"{tiled}; block r0 32; stage r0 slot2".split("; ")]
+    source = compile(k, stages.TARGETS["C"], opts).source
+    numbers = re.findall(r"const float v\d+ = (slot1|.*\?)", source)
+    assert numbers == ["slot1"] * (12 + 8)
+    loops = re.findall(r"for \(long (i0_\w+)", source)
+    assert loops == ["i0_sums0", "i0_sums0p0"]  # one where sums begin, one for whole tiles
+    (runner,) = stages.compiled("CPU", [(k, opts)])
+    stages.assert_made(k, runner, 1e-4)
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_vectors_are_loaded_whole_before_masks_of_them_are_joined(joined: bool) -> None:
     """clang compares what it loads under the mask that is there already, and waits for it."""

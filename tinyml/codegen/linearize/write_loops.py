@@ -29,6 +29,7 @@ class LoopWriter(TileWriter):
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
         self.asked = crop.asked_of(one) if vectors else ()
         self.written_out = [a for a in one.rows if self.kind(a) is Kind.UNROLL]
+        self.sums = {a for tile in one.tiles if tile.value.has_fold for a in tile.axes}
         # loops that have others in them, which would all be written again
         self.around = {a for tile in one.tiles for a in (tile.after, tile.over)}
         if one.folded or any(walk.axes for walk in one.walks):
@@ -89,8 +90,10 @@ class LoopWriter(TileWriter):
         """Steps that have the same answers to what is asked, if a loop is made of several."""
         axis = begin.axis
         whole = not (begin.starts or begin.stops or loops.whole(axis) is not axis)
-        if not self.asked or not whole or len(loops.waiting) > 1 or axis in self.around:
+        if not self.asked or loops.alike or not whole or axis in self.around:
             return []
+        if len(loops.waiting) > 1 and axis not in self.sums:  # what is asked at each step of a fold
+            return []  # takes longer than at each row, and registers
         steps = prod(a.size for a in {*loops.unrolled, *self.written_out})
         return crop.pieces(axis, self.asked, known, scope.bound, PIECES // steps)
 

@@ -11,7 +11,7 @@ from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.copies import alike_in_tile
-from tinyml.codegen.expr import Expr, Fold, Stored, const, nodes, substitute
+from tinyml.codegen.expr import Const, Expr, Fold, Stored, const, nodes, substitute
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.linearize.fill import Filler, fences
 from tinyml.codegen.linearize.namer import Namer
@@ -19,6 +19,7 @@ from tinyml.codegen.nest import Kind, LoopNest, Tile, Walk
 from tinyml.codegen.optimize.filled import by_fold
 from tinyml.codegen.optimize.tiles import by_stride, names_read
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, at_each, every_step, nothing
+from tinyml.frozen import replace
 from tinyml.index import Axis, linear
 from tinyml.interpret import identity
 from tinyml.ops import Op
@@ -135,7 +136,7 @@ class TileWriter(Namer):
             for index in tile.index.at_each(every_step(known, unrolled)):
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, number, ()))
 
-        loops = self._loops(by_stride(tile), enter, body)
+        loops = replace(self._loops(by_stride(tile), enter, body), alike=isinstance(value, Const))
         if number is not None:
             only = tuple(r for r, n in outside if n is number)
             loops = loops.cropped(only, instead)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Place, Select, Stored
@@ -435,14 +435,28 @@ def _summed_apart(instrs: Iterable[ir.Instr]) -> Iterator[int]:
                 yield id(begin)
 
 
-def _short(instrs: Sequence[ir.Instr]) -> Iterator[ir.Begin]:
-    """Loops of few steps, which are known, without a loop in them."""
-    for at, begin in enumerate(instrs):
-        if isinstance(begin, ir.Begin) and not begin.copied and 1 < begin.axis.size <= SHORT:
-            body = instrs[at + 1 : ir.end_of(instrs, at)]
-            whole = not begin.starts and not begin.stops and len(body) * begin.axis.size <= FEW
-            if whole and not any(isinstance(i, ir.Begin) for i in body):
+def _short(instrs: Iterable[ir.Instr]) -> Iterator[ir.Begin]:
+    """Loops of few steps, which are known, without a loop in them; or around such folds: vectors
+    of each step lie elsewhere, and a processor reads ahead by where the code is that reads."""
+    around, counts, most = list[ir.Begin](), [0], FEW  # instructions of each, at all steps
+    before: ir.Instr | None = None
+    for instr in instrs:
+        if isinstance(instr, ir.Begin):
+            around.append(instr)
+            counts.append(0)
+            most = FEW
+        elif isinstance(instr, ir.End):
+            begin, count = around.pop(), counts.pop()
+            count *= begin.axis.size
+            known = not (begin.copied or begin.starts or begin.stops)
+            short = known and 1 < begin.axis.size <= SHORT and count <= most
+            if short:
                 yield begin
+            most = SHORT * FEW
+            counts[-1] += count if short and isinstance(before, ir.Update) else most + 1
+        else:
+            counts[-1] += 1
+        before = instr
 
 
 def _added_to_again(instrs: Iterable[ir.Instr], short: Container[int]) -> set[Name]:

@@ -16,16 +16,18 @@ def vector_type(name: str, element: str, size: int, lanes: int) -> str:
     return f"typedef {element} {name} __attribute__(({attributes}));"
 
 
-def whole(floats: str, integers: str, lanes: int) -> str:
+def whole(name: str, floats: str, integers: str, narrow: bool) -> str:
     """int32 of float32, as of int64 that wrap around; 0 of what is no number.
 
     Few processors have an instruction for int64. To add a large number and take it away rounds.
+    A `narrow` integer is made of it, of which the highest bit is no part.
     """
-    return f"""static inline {integers} whole_x{lanes}({floats} a) {{
+    end = "" if narrow else f" | ({integers})(square == 0x1p62f) << 31"
+    return f"""static inline {integers} {name}({floats} a) {{
   const {floats} large = 0x1.8p23f - ({floats}){{0}};
   const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f, square = part * part;
-  const {integers} near = ({integers})(square < 0x1p62f), end = ({integers})(square == 0x1p62f);
-  return __builtin_convertvector(({floats})(near & ({integers})part), {integers}) | end << 31;
+  const {integers} near = ({integers})(square < 0x1p62f);
+  return __builtin_convertvector(({floats})(near & ({integers})part), {integers}){end};
 }}"""
 
 

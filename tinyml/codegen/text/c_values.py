@@ -380,8 +380,11 @@ class CValues(Renderer):
             return value
         source, target, text = register(source), register(target), value[0]
         if source is float32 and target.is_int and target.itemsize < 8:
-            self.prelude[whole(self.vector(source, lanes), self.vector(int32, lanes), lanes)] = None
-            text, source = f"whole_x{lanes}({text})", int32
+            narrow = target.itemsize < 4
+            name = f"{'low_' if narrow else ''}whole_x{lanes}"
+            kinds = self.vector(source, lanes), self.vector(int32, lanes)
+            self.prelude[whole(name, *kinds, narrow)] = None
+            text, source = f"{name}({text})", int32
         elif source.is_float and target.is_int and target is not uint64:
             text = self.converted(text, source, float64, lanes)
             kinds = self.vector(float64, lanes), self.vector(int64, lanes)
