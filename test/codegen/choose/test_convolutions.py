@@ -45,6 +45,18 @@ def test_rows_of_windows_are_copied_once(size: int) -> None:
     stages.assert_right(k, 1e-4)
 
 
+@pytest.mark.parametrize(("registers", "loops"), [(16, True), (32, False)])
+def test_steps_of_windows_are_written_out_where_registers_are_left(
+    registers: int, loops: bool
+) -> None:
+    """gcc loads ahead, and stored sums where 12 of 16 registers had one."""
+    target = replace(stages.C, vector_registers=registers)
+    made = Tensor(leaf(4, 16, 64)).conv2d(Tensor(leaf(24, 16, 5)), padding=2)
+    k = kernel_of(made.lazy)
+    opts = choose(lower(k), target)[0]
+    assert ("unroll r1 5" not in map(str, opts)) == loops
+
+
 @pytest.mark.parametrize(
     ("images", "inner", "outer", "size", "window"),
     [(8, 3, 16, 12, 3), (3, 2, 40, 12, 3), (5, 4, 24, 11, 1), (1, 2, 17, 10, 3), (4, 1, 64, 9, 3)],

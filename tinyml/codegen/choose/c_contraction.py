@@ -47,7 +47,8 @@ from tinyml.ops import WORK
 
 HEAVY = 48  # work on a sum that is better done in a loop of its own
 FEW = 8  # steps of a loop of the fold that is written out, at most,
-SUMMED = 256  # and multiply-adds of it
+SUMMED = 256  # and multiply-adds of it,
+SPARED = 5  # where as many registers hold no sums
 PAIRING = 2  # work that it takes to make a pair
 LOST = 16  # times what lanes of a row's last vector to spare are of it, if rows are joined
 SPARE = 32  # times as many columns as are missing of the last panel, which is masked then
@@ -446,13 +447,12 @@ def _passing(
 
 
 def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:
-    """Few steps of the fold, as those of a window that did not become one axis, have no loop.
-
-    There are `copies` multiply-adds in each.
-    """
+    """Few steps of the fold, as those of a window that did not become one axis, have no loop, if
+    registers are left: gcc loads ahead. There are `copies` multiply-adds in each."""
+    most = SUMMED if chooser.target.vector_registers - copies >= SPARED else 0
     for axis in reversed([a for fold in chooser.one(number).folds for a in fold.axes[1:]]):
         copies *= axis.size
-        if axis.size > FEW or copies > SUMMED:
+        if axis.size > FEW or copies > most:
             return
         chooser.apply(OptKind.UNROLL, axis, axis.size)
 
