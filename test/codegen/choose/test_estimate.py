@@ -246,3 +246,13 @@ def test_products_that_share_columns_leave_pieces_for_all_cores():
     product = Product(12, 64, 1, 128, 4, 1 << 20, 1, 0, Factor(), Factor(), two, alike=12)
     assert [product.passing(Tiling(2, 8, 1, piece)) for piece in (0, 32, 16)] == [1, 3, 6]
     assert product.passing(Tiling(2, 8, 1, 16, packs=False)) == 1
+
+
+def test_rows_that_are_in_other_lines_at_each_step_push_each_other_out():
+    """Texts of a batch, of each of which a line has one number for a register tile."""
+    x, weights = memory(32, 256, 16), memory(256, 256)
+    (k,) = stages.kernels_of(schedule([(x.transpose(1, 2) @ weights.transpose(0, 1)).lazy]))
+    target = replace(stages.C, cores=2, cache=1 << 20, vector_bytes=32)
+    opts = choose(lower(k), target)[0]
+    assert of(opts, OptKind.LANES, "i1") == [8]
+    stages.assert_right(k, 1e-4, target)

@@ -279,6 +279,7 @@ def _product(
     jump = (sides.across > 0 or not run_on) and _jump(sides.packed, fold)
     apart_by = (sides.packed.position.stride(fold.axes[-1]) or 0) * sides.packed.dtype.itemsize
     others = [a for a in one.rows if a not in (sides.lane, sides.kept)]
+    work = sides.packed_work + sides.across * chooser.lanes
     return Product(
         others=prod(a.size for a in others),
         rows=sides.kept.size,
@@ -288,10 +289,8 @@ def _product(
         nbytes=chooser.nbytes,
         scattered=sides.across,
         apart=apart(chooser, one, fold, sides.lane),
-        columns=Factor(
-            sides.packed_work + sides.across * chooser.lanes, jump, jump and apart_by % PAGE == 0
-        ),
-        other=_other(sides, fold),
+        columns=Factor(work, jump, jump and apart_by % PAGE == 0),
+        other=_other(sides, fold, height),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
         beside=_beside(sides, fold, height),
@@ -299,13 +298,14 @@ def _product(
     )
 
 
-def _other(sides: _Sides, fold: Fold) -> Factor:
+def _other(sides: _Sides, fold: Fold, height: int) -> Factor:
     """What it takes to read the factor that is not packed."""
     if sides.other is None:
         return Factor(sides.other_work)
     along = sides.other.position.stride
     apart = abs(along(fold.axes[-1]) or 0) * sides.other.dtype.itemsize
-    jump = _jump(sides.other, fold)
+    lines = height * fold.axes[-1].size * LINE if apart >= LINE and along(sides.kept) != 1 else 0
+    jump = _jump(sides.other, fold) or lines > CLOSEST
     together = jump and apart > LINE and along(sides.kept) == 1 and not sides.across
     return Factor(sides.other_work, jump, jump and apart % PAGE == 0, together)
 
