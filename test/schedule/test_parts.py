@@ -27,6 +27,7 @@ from tinyml.schedule import schedule
 from tinyml.schedule.parts import parts
 
 HEADS = 2
+SCORES = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +127,19 @@ def test_a_part_that_is_not_where_others_meet_stays_what_it_was() -> None:
     joined = scores_of(q, k).cat(memory(1, QUERIES, 2), dim=-1).exp()
     assert apart(joined.sum(-1), joined[..., 1:KEYS].max(-1))
     assert not apart(joined.sum(-1), joined[..., 1 : KEYS + 1].max(-1))
+
+
+@pytest.mark.parametrize(
+    ("count", "part", "less"), [(41, slice(None, None, -1), 1), (45, slice(4, None), 41)]
+)
+def test_places_that_moved_are_not_counted_from_the_first(
+    device: str, count: int, part: slice, less: int
+) -> None:
+    scores = (Tensor(SCORES, device) @ Tensor(SCORES[:5].T.copy(), device)).reshape(40)
+    made = (Tensor.arange(count, device=device)[part] < less).where(scores.pad((0, 1)), 5.0).sum()
+    right = np.pad((SCORES @ SCORES[:5].T).reshape(40), (0, 1))
+    right = np.where(np.arange(count)[part] < less, right, np.float32(5)).sum()
+    np.testing.assert_allclose(made.numpy(), right, 1e-5)
 
 
 def apart(*wanted: Tensor) -> bool:

@@ -173,7 +173,7 @@ def _known(mask: LazyBuffer, axis: int, start: int, stop: int) -> bool | None:
     if not lazy.is_map(mask, Op.LESS):
         return None
     place, number = mask.sources[0], constant_of(mask.sources[1])
-    counted = isinstance(place, lazy.Move) and isinstance(place.sources[0], lazy.Iota)
+    counted = lazy.is_move(place, Movement.RESHAPE) and isinstance(place.sources[0], lazy.Iota)
     if not (counted and place.shape[axis] == place.size and number is not None):
         return None
     return True if stop <= number.value else False if start >= number.value else None
