@@ -151,6 +151,7 @@ def test_what_no_kernel_would_make_in_rows_stays_a_sum() -> None:
     assert not apart(both @ v, both)
     assert not apart(both @ v, other)
     assert not apart((one - scores_of(q, k).exp()) @ v)
+    assert not apart((both * 9).cast("int32") @ v.cast("int32"))  # each would be cut off
     assert not apart(both.transpose(-2, -1) @ q)
     w = weights(q, k)
     assert not apart((w[:, :1] - w[:, 1:]) @ v[:, :1], w[:, 1:])

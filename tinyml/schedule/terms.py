@@ -138,7 +138,7 @@ def _step(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> _Step | None:
     match node.op:
         case Op.NEG | Op.DIV:
             return _Step(node, 0)
-        case Op.CAST if node.sources[0].dtype.is_float:
+        case Op.CAST if node.dtype.is_float and node.sources[0].dtype.is_float:
             return _Step(node, 0)
         case Op.MUL:
             made = [n for n, source in enumerate(node.sources) if _products(source)]

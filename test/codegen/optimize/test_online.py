@@ -22,7 +22,7 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.target import Target
-from tinyml.dtype import DType, bfloat16, float16
+from tinyml.dtype import DType, bfloat16, float16, int32
 from tinyml.kernel import Kernel
 from tinyml.program import REGISTERS
 from tinyml.runtime.emu import ThreadOrder
@@ -126,6 +126,16 @@ def test_what_is_not_a_factor_waits_for_the_whole_fold(target: Target) -> None:
     q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
     scores = q @ k.transpose(-2, -1)
     made = (scores - scores.max(-1, keepdim=True)).sin() @ v
+    assert_right(kernel_of(made), target, times=2)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+def test_nor_is_what_was_cut_off_to_integers_a_factor(target: Target) -> None:
+    q, k = memory(1, 18, 3), memory(1, 26, 3)
+    scores = q @ k.transpose(-2, -1)
+    powers = (scores - scores.max(-1, keepdim=True)).exp()
+    made = (powers * 9).cast("int32") @ memory(1, 26, 2, dtype=int32)
     assert_right(kernel_of(made), target, times=2)
 
 

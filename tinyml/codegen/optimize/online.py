@@ -429,7 +429,9 @@ class _Factor:
             return const(1, e.dtype)
         if isinstance(e, Select):
             return self.of(e.value) if is_number(e.other, 0) else None
-        if not isinstance(e, Alu) or (e.dtype.is_half and e.op is not Op.CAST):
+        if not isinstance(e, Alu) or not e.dtype.is_float:  # integers were cut off
+            return None
+        if e.dtype.is_half and e.op is not Op.CAST:
             return None
         match e.op:
             case Op.EXP | Op.EXP2:
