@@ -196,8 +196,8 @@ class _Devices:
             try:
                 open_device(name)
             except DeviceError as error:
-                reason = error
-                trace.emit(trace.DevicePassedOver(name, str(error)))
+                reason = str(error)  # the error itself would keep what its callers hold
+                trace.emit(trace.DevicePassedOver(name, reason))
             else:
                 return name
         sys.stderr.write(f"tinyml: using the slow NUMPY device: {reason}\n")
