@@ -14,7 +14,7 @@ from tinyml import Tensor
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import Opt, parse
 from tinyml.codegen.text.c import ROLLED
-from tinyml.codegen.text.c_shuffles import length, picked
+from tinyml.codegen.text.c_shuffles import every_second, length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
 from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int32
 from tinyml.index import ZERO, Axis, linear
@@ -170,6 +170,15 @@ def test_what_is_picked_lies_between_the_first_element_and_the_last() -> None:
         assert max(read) < hull
         whole = [int(n or 0) for n in re.findall(r"\*\(const part \*\)\(?p(?: \+ (\d+))?", text)]
         assert all(n + count <= hull for n in whole)
+
+
+@pytest.mark.parametrize(("lanes", "size"), [(8, 4), (4, 8)])
+def test_every_second_element_is_moved_within_halves_first(lanes: int, size: int) -> None:
+    text = every_second("kind", "element", "places", lanes, size)
+    near, across = ([*map(int, found.split(", "))] for found in re.findall(r"\){(.+?)}", text))
+    both = [*range(lanes), *range(lanes - 1, 2 * lanes - 1)]  # what vectors have, from p on
+    assert all((n % lanes < lanes // 2) == (at < lanes // 2) for at, n in enumerate(near))
+    assert [both[near[n]] for n in across] == [*range(0, 2 * lanes, 2)]
 
 
 def test_gcc_is_told_to_write_out_few_steps_without_a_loop_in_them() -> None:

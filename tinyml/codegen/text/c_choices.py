@@ -25,14 +25,15 @@ def blend(name: str, kind: str, bits: str, mask: str, own: str, known: bool, eit
 
 def _by_clang(kind: str, either: bool, chosen: str) -> str:
     """Of whole registers by masks that it knows clang makes one move where it is told to choose,
-    not three steps; and an `and`, not a slow expansion, where it is told nothing, as where one is 0
-    or lanes are bytes."""
+    not three steps, nor up to four shuffles; and an `and`, not a slow expansion, where it is told
+    nothing, as where one is 0 or lanes are bytes."""
     there = "#if defined(__clang__) && defined(__AVX512DQ__)"
     if not either or kind not in _CHOICES:
         return f'{there}\n  __asm__("" : "+v"(own));\n#endif\n{chosen}'
     function, lanes = _CHOICES[kind]
-    told = f"__builtin_ia32_select{function}(__builtin_ia32_{lanes}(own), a, b)"
-    return f"{there}\n  return {told};\n#else\n{chosen}\n#endif"
+    held = f'  unsigned short held = __builtin_ia32_{lanes}(own);\n  __asm__("" : "+Yk"(held));'
+    told = f"  return __builtin_ia32_select{function}(held, a, b);"
+    return f"{there}\n{held}\n{told}\n#else\n{chosen}\n#endif"
 
 
 # what clang calls a choice between vectors of 64 bytes, and the mask of it

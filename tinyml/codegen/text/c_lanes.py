@@ -126,8 +126,9 @@ class CLanes(CValues):
         kind = self._memory_vector(dtype, lanes)
         if stride == 1:
             return f"*(const {kind} *)({place})", UNARY
-        places = self.bits(dtype.itemsize, lanes)
-        self.prelude[every_second(kind, TYPES[dtype.name], places, lanes)] = None
+        size = dtype.itemsize
+        places = self.bits(size, lanes)
+        self.prelude[every_second(kind, TYPES[dtype.name], places, lanes, size)] = None
         return f"second_{kind}({place})", ATOM
 
     def picked(self, e: Load, lane: Axis) -> Text | None:
