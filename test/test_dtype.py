@@ -179,16 +179,18 @@ def test_casts_out_of_range_are_as_documented(device: str) -> None:
     """
     odd = [float("nan"), float("inf"), -1e20, 3e9, -3e9, 300.7, -1.5]
     odd += [-(2.0**31), 2.0**31, 3 * 2.0**53, 2.0**55, 8388607.5]
+    odd += [2.0**54 + 2**31, -(2.0**54) - 2**31]
     x = Tensor(odd * 3).contiguous()  # whole vectors and a rest
     names = ["int8", "uint8", "int16", "int32", "uint32", "int64", "bool"]
     results = [x.cast(name) for name in names]
     Tensor.realize(*results)
     least = -(2**63)
     whole = [least, least, least, 3 * 10**9, -3 * 10**9, 300, -1]
-    whole = np.array([*whole, -(2**31), 2**31, 3 * 2**53, 2**55, 8388607] * 3)
+    whole += [-(2**31), 2**31, 3 * 2**53, 2**55, 8388607, 2**54 + 2**31, -(2**54) - 2**31]
+    whole = np.array(whole * 3)
     for name, ours in zip(names[:-1], results, strict=False):
         np.testing.assert_array_equal(ours.numpy(), whole.astype(name), name)
-    assert results[-1].tolist() == [True] * 36
+    assert results[-1].tolist() == [True] * 42
 
 
 @pytest.mark.parametrize("source", ["float32", "float64"])

@@ -19,12 +19,13 @@ def vector_type(name: str, element: str, size: int, lanes: int) -> str:
 def whole(name: str, floats: str, integers: str, narrow: bool) -> str:
     """int32 of float32, as of int64 that wrap around; 0 of what is no number.
 
-    Few processors have an instruction for int64. To add a large number and take it away rounds.
+    Few processors have an instruction for int64. To add a large number and take it away rounds, if
+    it has the sign of what it is added to: also what lies half way between numbers up to 2**23.
     A `narrow` integer is made of it, of which the highest bit is no part.
     """
     end = "" if narrow else f" | ({integers})(square == 0x1p62f) << 31"
     return f"""static inline {integers} {name}({floats} a) {{
-  const {floats} large = 0x1.8p23f - ({floats}){{0}};
+  const {floats} large = ({floats})((({integers})a & (-0x7fffffff - 1)) | 0x4b400000);
   const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f, square = part * part;
   const {integers} near = ({integers})(square < 0x1p62f);
   return __builtin_convertvector(({floats})(near & ({integers})part), {integers}){end};
