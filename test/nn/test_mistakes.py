@@ -75,6 +75,10 @@ def of_optimizers() -> dict[str, list[Case]]:
     return found
 
 
+def _set_rate_of_a_group() -> None:
+    optim.OptimizerGroup(optim.SGD([weight()])).lr = 0.1
+
+
 def _set_rate(value: Any) -> None:
     optim.SGD([weight()]).lr = value
 
@@ -148,6 +152,7 @@ OWN: dict[str, list[Case]] = {
     "OptimizerGroup": [
         (ValueError, "at least one optimizer", lambda: optim.OptimizerGroup()),
         (TypeError, "argument 0 must be an optimizer", lambda: optim.OptimizerGroup(1)),
+        (AttributeError, r"'lr'; .*write group\[0\].lr = 0.1", _set_rate_of_a_group),
     ],
     "safe_save": [
         (TypeError, "a dict of tensors by name", lambda: state.safe_save([X], "model")),
