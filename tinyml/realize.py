@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tinyml import config, interpret, lazy, trace
 from tinyml.device import open_device
-from tinyml.dtype import DType, to_compute
+from tinyml.dtype import DType, to_compute, to_storage
 from tinyml.faults import Fault, fault_of
 from tinyml.graph import numbered, toposort
 from tinyml.launch import PlanRunner, execute, hold
@@ -290,10 +290,13 @@ def upload(values: npt.NDArray[Any], dtype: DType, device: str) -> Data:
     return leaf
 
 
-def zeros(shape: lazy.Shape, dtype: DType, device: str) -> Data:
-    """A leaf of zeros: memory that the device clears by itself, without a kernel or a copy."""
-    if trace.wanted(trace.Uploaded):  # who listens wants to see values
-        return upload(np.zeros(shape, dtype.storage), dtype, device)
+def filled(shape: lazy.Shape, dtype: DType, device: str, value: float) -> Data:
+    """A leaf of one number, made without a kernel: that would have to be compiled first.
+
+    Zeros are memory that the device clears by itself.
+    """
+    if value or np.signbit(value) or trace.wanted(trace.Uploaded):  # who listens wants values
+        return upload(to_storage(np.full(shape, value, dtype.compute), dtype), dtype, device)
     leaf = lazy.data(shape, dtype, device)
     memory[leaf] = Buffer(open_device(device).machine, leaf.size, dtype).clear()
     return leaf

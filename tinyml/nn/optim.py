@@ -196,16 +196,8 @@ def _wide(p: Tensor) -> dt.DType:
 
 
 def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 0.0) -> Tensor:
-    """Not filled by kernels, which would have to be compiled before those of the first step."""
-    leaf = _filled(shape, dtype, Device.canonical(device), value)
+    leaf = realizing.filled(shape, dtype, Device.canonical(device), value)
     return Tensor._of(leaf).requires_grad_(False)
-
-
-def _filled(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float) -> lazy.Data:
-    if value or np.signbit(value):
-        values = dt.to_storage(np.full(shape, value, dtype.compute), dtype)
-        return realizing.upload(values, dtype, device)
-    return realizing.zeros(shape, dtype, device)
 
 
 def _give_memory(p: Tensor) -> None:
@@ -215,7 +207,7 @@ def _give_memory(p: Tensor) -> None:
     while lazy.is_move(node, Movement.EXPAND, Movement.RESHAPE):
         node = node.sources[0]
     if isinstance(node, lazy.Const) and p._followed is None:
-        p.lazy = _filled(p.shape, p.dtype, p.device, node.value)
+        p.lazy = realizing.filled(p.shape, p.dtype, p.device, node.value)
 
 
 class SGD(Optimizer):
