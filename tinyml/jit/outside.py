@@ -258,15 +258,12 @@ class Growing:
 
     def __init__(self, left: Iterable[weakref.ref[Tensor]]) -> None:
         """`left` is what the call before left behind."""
+        containers = [x for x in gc.get_objects() if _holds(x)]  # none of ours yet
         self._before: list[tuple[Any, int]] = []
         level: list[Any] = [tensor for reference in left if (tensor := reference()) is not None]
-        own = {id(self._before)}
-        for _ in range(_DEPTH):
-            own.add(id(level))
-            held = gc.get_referrers(*level) if level else []
-            own.add(id(held))
-            level = [x for x in held if _holds(x) and id(x) not in own]
-            own.update(map(id, level))
+        for _ in range(_DEPTH if level else 0):
+            wanted = set(map(id, level))
+            level = [x for x in containers if not wanted.isdisjoint(map(id, _parts(x)))]
             self._before += [(x, len(x)) for x in level if type(x) in _GROWS]
 
     def check(self, function: Callable[..., Any], given: Sequence[Any], left: list[Any]) -> None:
@@ -287,11 +284,15 @@ def _holds(value: Any) -> bool:
     return type(value) in (*_GROWS, tuple) and not (type(value) is dict and "_lazy" in value)
 
 
+def _parts(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
 def _within(value: Any, depth: int) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif depth >= 0 and isinstance(value, (*_GROWS, tuple)):
-        for part in list(value.values() if isinstance(value, dict) else value):
+        for part in list(_parts(value)):
             yield from _within(part, depth - 1)
 
 
