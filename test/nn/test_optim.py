@@ -481,9 +481,15 @@ def test_a_step_outside_of_training_raises():
         optimizer.step()
 
 
-def test_a_second_step_runs_by_the_first_ones_plan_though_layers_begin_alike(device: str) -> None:
+@pytest.mark.parametrize("realized", [False, True])
+def test_a_second_step_runs_by_the_first_ones_plan_though_layers_begin_alike(
+    device: str, realized: bool
+) -> None:
     model = [nn.Linear(5, 3), nn.LayerNorm(3), nn.BatchNorm(3), nn.LayerNorm(3)]
-    optimizer = optim.SGD(nn.state.get_parameters(model), lr=0.1)
+    found = nn.state.get_parameters(model)
+    if realized:
+        Tensor.realize(*found)
+    optimizer = optim.SGD(found, lr=0.1)
     x = Tensor(values(4, 5, seed=0).astype(np.float32))
     for step in range(3):
         with trace.listen(trace.Scheduled) as scheduled:

@@ -24,6 +24,7 @@ from tinyml.functional import missing
 from tinyml.functional.axes import check_flags, made_either_way, number, wrong_type
 from tinyml.functional.gradients import is_leaf
 from tinyml.functional.steps import composition
+from tinyml.ledger import memory
 from tinyml.ops import Movement
 from tinyml.telling import Telling
 from tinyml.tensor import Tensor
@@ -201,13 +202,17 @@ def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 
 
 
 def _give_memory(p: Tensor) -> None:
-    """Parameters that begin with one number have memory of their own. Realized together, equal
-    ones would share it, so the first step, which gives each its own, would compile by itself."""
-    node = p.lazy
+    """Parameters that begin with one number, or realized as such, have memory of their own. Equal
+    ones would share it until the first step, which would thus be compiled by itself."""
+    node = leaf = p.lazy
     while lazy.is_move(node, Movement.EXPAND, Movement.RESHAPE):
         node = node.sources[0]
-    if isinstance(node, lazy.Const) and p._followed is None:
+    if p._followed is not None:
+        return
+    if isinstance(node, lazy.Const):
         p.lazy = realizing.filled(p.shape, p.dtype, p.device, node.value)
+    elif isinstance(leaf, lazy.Data) and (buffer := memory[leaf]).several:
+        p.lazy = realizing.upload(buffer.read().reshape(p.shape), p.dtype, p.device)
 
 
 class SGD(Optimizer):
