@@ -100,10 +100,7 @@ def _places(newest: int) -> Iterator[str]:
 
 
 def rates(
-    library: Cublas,
-    machine: Any,
-    timed: Callable[[Callable[[], None]], Sequence[float]],
-    size: int,
+    library: Cublas, machine: Any, timed: Callable[[Callable[[], None]], Sequence[float]], size: int
 ) -> dict[str, float]:
     """FLOPs per second of products of square matrices, by what multiplies them."""
     random = np.random.default_rng(0)

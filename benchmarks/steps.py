@@ -96,9 +96,7 @@ def tinyml_step(step: Step, tensors: list[Any]) -> Callable[..., tuple[Any, ...]
 
 
 def differentiated(
-    loss_of: Callable[..., Any] | None,
-    parameters: Parameters,
-    data: list[Any],
+    loss_of: Callable[..., Any] | None, parameters: Parameters, data: list[Any]
 ) -> tuple[Any, ...]:
     """Give the parameters their gradients; the results of the step, some yet to be updated."""
     if loss_of is None:

@@ -115,16 +115,8 @@ FUNCTIONS = [
     Function("silu", torch.nn.functional.silu, lambda x: x * _sigmoid(x)),
     Function("mish", _mish, lambda x: x * mp.tanh(_softplus(x))),
     Function("elu", torch.nn.functional.elu, lambda x: x if x > 0 else mp.expm1(x)),
-    Function(
-        "gelu",
-        _gelu,
-        lambda x: x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x**3)),
-    ),
-    Function(
-        "gelu none",
-        _gelu_none,
-        lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2,
-    ),
+    Function("gelu", _gelu, lambda x: x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))),
+    Function("gelu none", _gelu_none, lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2),
     Function("div", torch.div, lambda x, y: x / y, 2),
     Function("pow", torch.pow, _power, 2),
 ]

@@ -56,10 +56,7 @@ def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
 
 
 def _number(
-    items: Sequence[Item],
-    numbers: dict[LazyBuffer, int],
-    given: int,
-    kept: set[LazyBuffer],
+    items: Sequence[Item], numbers: dict[LazyBuffer, int], given: int, kept: set[LazyBuffer]
 ) -> list[NewBuffer]:
     """New buffers for all nodes of `items` that have no number yet, from `given` on.
 

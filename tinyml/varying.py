@@ -200,9 +200,7 @@ def _padded(x: LazyBuffer, axis: int, place: LazyBuffer, value: str) -> LazyBuff
         return lazy.const(number, dtype, x.device)
 
     inside = lazy.map_(
-        Op.AND,
-        lazy.map_(Op.LESS_EQUAL, const(0), place),
-        lazy.map_(Op.LESS, place, const(size)),
+        Op.AND, lazy.map_(Op.LESS_EQUAL, const(0), place), lazy.map_(Op.LESS, place, const(size))
     )
     nearest = lazy.map_(Op.MAX, lazy.map_(Op.MIN, place, const(size - 1)), const(0))
     found = lazy.gather(x, _along(nearest, x, axis), axis)

@@ -8,15 +8,7 @@ where its conditions do not hold, and what ops make of that value follows (inter
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-    Set,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from heapq import heappop, heappush
 from itertools import chain, combinations, pairwise, product
 

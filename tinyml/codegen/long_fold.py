@@ -117,12 +117,7 @@ class LongFold:
         return even if even < first else 0
 
     def _part(
-        self,
-        scope: Scope,
-        step: Axis | None,
-        loops: Loops,
-        known: Known,
-        into: list[list[Name]],
+        self, scope: Scope, step: Axis | None, loops: Loops, known: Known, into: list[list[Name]]
     ) -> None:
         """Sum in accumulators of its own, for every `step`, and add them to `into`."""
         inner = Scope(scope.bound | ({step} if step else set()), scope)

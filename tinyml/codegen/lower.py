@@ -13,18 +13,7 @@ from typing import Any
 
 from tinyml import kernel, lazy
 from tinyml.codegen.bounds import looked_up, require
-from tinyml.codegen.expr import (
-    Expr,
-    Fold,
-    Load,
-    Place,
-    Select,
-    alu,
-    const,
-    looked_in,
-    select,
-    zero,
-)
+from tinyml.codegen.expr import Expr, Fold, Load, Place, Select, alu, const, looked_in, select, zero
 from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
 from tinyml.codegen.places import mapped
 from tinyml.dtype import float32, from_text

@@ -319,13 +319,7 @@ def _per_axis(
 
 @lru_cache(maxsize=4096)  # layers are called again and again
 def _laid(
-    op: str,
-    space: Shape,
-    kernel: Shape,
-    strides: Shape,
-    dilations: Shape,
-    pairs: Pairs,
-    ceil: bool,
+    op: str, space: Shape, kernel: Shape, strides: Shape, dilations: Shape, pairs: Pairs, ceil: bool
 ) -> _Pool:
     if any(2 * max(pair) > k for pair, k in zip(pairs, kernel, strict=True)):
         raise ShapeError(

@@ -194,10 +194,7 @@ def _spaced_whole(places: Tensor, start: int, stop: int) -> Tensor:
 
 
 def full_like(
-    x: Tensor,
-    fill_value: Scalar,
-    dtype: DTypeLike | None = None,
-    requires_grad: bool | None = None,
+    x: Tensor, fill_value: Scalar, dtype: DTypeLike | None = None, requires_grad: bool | None = None
 ) -> Tensor:
     """`fill_value` in the shape of x, in its dtype and on its device unless told."""
     number(fill_value, "full_like", "fill_value")

@@ -364,13 +364,7 @@ def scatter_reduce(
 
 
 def _combined(
-    op: str,
-    x: Tensor,
-    dim: int,
-    index: Tensor,
-    src: Tensor,
-    reduce: str,
-    include_self: bool = True,
+    op: str, x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:
     if not (x.ndim and index.ndim and src.ndim):
         rows = _combined(op, _row(x), dim, _row(index), _row(src), reduce, include_self)

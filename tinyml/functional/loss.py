@@ -181,10 +181,7 @@ def _surprise(x: Tensor, target: Tensor) -> Tensor:
 
 def _surprise_rule(grad: Tensor, _: Tensor, x: Tensor, target: Tensor) -> mlops.Grads:
     steepness = ((1 - x) * x).maximum(1e-12)
-    return (
-        grad * (x - target) / steepness,
-        grad * (_bounded_log(1 - x) - _bounded_log(x)),
-    )
+    return (grad * (x - target) / steepness, grad * (_bounded_log(1 - x) - _bounded_log(x)))
 
 
 @composition_of_floats

@@ -23,17 +23,7 @@ from tinyml.jit import outside
 from tinyml.jit.kept_gradients import kept
 from tinyml.jit.outside import Before, Somebodys, State, prepare
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
-from tinyml.jit.step import (
-    Alias,
-    Constant,
-    Fresh,
-    Parts,
-    Result,
-    Shown,
-    Step,
-    Within,
-    share_memory,
-)
+from tinyml.jit.step import Alias, Constant, Fresh, Parts, Result, Shown, Step, Within, share_memory
 from tinyml.jit.structure import flatten
 from tinyml.lazy import Data
 from tinyml.ledger import memory
@@ -238,11 +228,7 @@ class _Analysis:
     """Tells arguments, states, results and interim memory apart."""
 
     def __init__(
-        self,
-        recording: Recording,
-        before: Before,
-        inputs: list[Tensor],
-        results: list[_Raw],
+        self, recording: Recording, before: Before, inputs: list[Tensor], results: list[_Raw]
     ) -> None:
         self.recording, self.before, self.inputs, self.results = recording, before, inputs, results
         shown = self._shown_memory()

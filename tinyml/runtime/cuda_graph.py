@@ -80,10 +80,7 @@ class Graph:
     """Captured launches, whose arguments can be changed."""
 
     def __init__(
-        self,
-        driver: GraphDriver,
-        stream: Any,
-        calls: Sequence[tuple[CudaExecutable, list[int]]],
+        self, driver: GraphDriver, stream: Any, calls: Sequence[tuple[CudaExecutable, list[int]]]
     ) -> None:
         self._driver, self._stream = driver, _Handle(stream.handle)
         self._calls = calls

@@ -118,9 +118,7 @@ def _below(node: LazyBuffer, labels: Labels, windows: set[int]) -> tuple[LazyBuf
 
 
 def _spread(
-    order: Iterable[LazyBuffer],
-    wanted: Iterable[tuple[LazyBuffer, Order]],
-    roots: set[LazyBuffer],
+    order: Iterable[LazyBuffer], wanted: Iterable[tuple[LazyBuffer, Order]], roots: set[LazyBuffer]
 ) -> dict[LazyBuffer, Order]:
     """By map, in which order it is made: as all that are connected with it element by element.
 

@@ -7,16 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import (
-    Const,
-    Expr,
-    Load,
-    alu,
-    nodes,
-    rewrite,
-    substitute,
-    zero,
-)
+from tinyml.codegen.expr import Const, Expr, Load, alu, nodes, rewrite, substitute, zero
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.optimize.boxes import boxed

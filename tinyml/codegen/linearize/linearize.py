@@ -16,17 +16,7 @@ from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.copies import APART, alike, alike_abreast, gathered, named_at
 from tinyml.codegen.dense import made_once, shared_by
-from tinyml.codegen.expr import (
-    Alu,
-    Expr,
-    Fold,
-    Load,
-    Name,
-    Wide,
-    const,
-    lanes_of,
-    substitute,
-)
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Name, Wide, const, lanes_of, substitute
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.linearize.bring import late, whole
 from tinyml.codegen.linearize.fill import held

@@ -8,10 +8,7 @@ from tinyml.codegen.text import c_text, vector_math, vector_math64, vector_parts
 from tinyml.dtype import DType, float32, float64
 from tinyml.ops import Op
 
-HEADERS = {
-    "float16": "#include <cuda_fp16.h>",
-    "bfloat16": "#include <cuda_bf16.h>",
-}
+HEADERS = {"float16": "#include <cuda_fp16.h>", "bfloat16": "#include <cuda_bf16.h>"}
 
 PACK = """template <class T, int N> struct __align__(sizeof(T) * N) pack { T at[N]; };
 template <class To, class From> __device__ __forceinline__ To bits_as(From from) {

@@ -223,11 +223,7 @@ class Renderer(Indices):
         raise TypeError(f"{self.language.name} has no text for {instr}")
 
     def begin(
-        self,
-        axis: Axis,
-        starts: tuple[Linear, ...],
-        stops: tuple[Linear, ...],
-        kept: bool = False,
+        self, axis: Axis, starts: tuple[Linear, ...], stops: tuple[Linear, ...], kept: bool = False
     ) -> Iterator[str]:
         i, first, last = axis.name, "0", str(axis.size)
         if axis.size == 1:  # at its only step
