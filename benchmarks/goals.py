@@ -1,6 +1,7 @@
 """What the figures of run.py were set out to reach, and which of them fall short.
 
-python benchmarks/goals.py FILE.json...    # README's table of these files; the last one wins a line
+python benchmarks/goals.py FILE.json...            # README's table; the last one wins a line
+python benchmarks/goals.py --spread FILE.json...   # how much each line varies between these runs
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
@@ -33,7 +35,7 @@ class Goal:
 
     def missed(self, line: Record) -> list[str]:
         """In words, what a line of a report falls short of, as rounded there."""
-        peers = {name: e["speedup"] for name, e in line["peers"].items() if name != "tinyml"}
+        peers = _speedups(line)
         wanted = [
             (
                 "roof",
@@ -45,6 +47,10 @@ class Goal:
             ("torch", peers.get("torch", 0), self.torch, f"{self.torch:g}x of torch"),
         ]
         return [text for _, reached, least, text in wanted if round(reached, 2) < least]
+
+
+def _speedups(line: Record) -> dict[str, float]:
+    return {name: e["speedup"] for name, e in line["peers"].items() if name != "tinyml"}
 
 
 STREAM = Goal(roof=0.9, best=1.0)
@@ -110,9 +116,34 @@ def _speedup(line: Record, peer: str) -> str:
     return "-" if line["errors"].get(peer, LEFT_OUT).startswith(LEFT_OUT) else "failed"
 
 
-def main(paths: Sequence[str]) -> None:
+def spread(reports: Sequence[Record]) -> str:
+    """A line for each workload: what several runs said of it, and how many of them met its goal."""
+    runs: dict[str, list[Record]] = {}
+    for line in (line for report in reports for line in report["results"]):
+        if "tinyml" in line["peers"]:
+            runs.setdefault(line["name"], []).append(line)
+    head = ["workload", "runs", "tinyml ms", "roof", "fastest peer", "met its goal"]
+    rows = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for name, lines in runs.items():
+        seconds = median(line["peers"]["tinyml"]["seconds"] for line in lines)
+        roof = _range([100 * line["fraction"] for line in lines], ".0f")
+        peers = [min(found.values()) for line in lines if (found := _speedups(line))]
+        met = sum(not goal(name).missed(line) for line in lines)
+        cells = [milliseconds(seconds), f"{roof} % {lines[0]['bound']}", _range(peers, ".2f")]
+        rows.append([name, str(len(lines)), *cells, f"{met} of {len(lines)}"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    """The least, the median and the greatest."""
+    low, middle, high = (format(x, form) for x in (min(values), median(values), max(values)))
+    return f"{low} .. **{middle}** .. {high}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    paths = [path for path in arguments if path != "--spread"]
     reports: list[dict[str, Any]] = [json.loads(Path(path).read_text()) for path in paths]
-    print(table(merged(reports)))
+    print(spread(reports) if "--spread" in arguments else table(merged(reports)))
 
 
 if __name__ == "__main__":

@@ -60,3 +60,17 @@ def test_later_reports_replace_lines_of_earlier_ones() -> None:
     first = {"results": [line("add", 0.5), line("gelu", 0.5)]}
     merged = goals.merged([first, {"results": [line("add", 0.9)]}])
     assert [(one["name"], one["fraction"]) for one in merged] == [("add", 0.9), ("gelu", 0.5)]
+
+
+def test_the_spread_has_the_least_the_median_and_the_greatest_of_all_runs() -> None:
+    runs = [line("softmax 8192x1024", roof, torch=x, jax=2) for roof, x in ((0.8, 1.5), (0.9, 3))]
+    table = goals.spread([{"results": [run]} for run in runs]).split("\n")
+    assert table[2] == (
+        "| softmax 8192x1024 | 2 | 2 | 80 .. **85** .. 90 % B | 1.50 .. **1.75** .. 2.00 | 1 of 2 |"
+    )
+
+
+def test_a_run_that_failed_is_no_part_of_the_spread() -> None:
+    failed = {"name": "add", "errors": {"tinyml": "CompileError: no"}, "peers": {}}
+    reports = [{"results": [failed]}, {"results": [line("add", 0.95, torch=1.1)]}]
+    assert goals.spread(reports).split("\n")[2].startswith("| add | 1 |")
