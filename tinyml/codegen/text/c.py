@@ -11,7 +11,7 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
-from tinyml.codegen.text.c_shuffles import gathered
+from tinyml.codegen.text.c_shuffles import gathered, strided
 from tinyml.codegen.text.c_text import (
     LARGE,
     LOOK,
@@ -189,8 +189,8 @@ class CRenderer(CPairs):
             return self._if_held(e, found, lanes, shared)
         if lane is not None and not (looked or shared or pair) and self.is_near(e, lane):
             return self._from_memory(self._masked(e, lane, stride), e.dtype, lanes)
-        if lane is not None and plain and stride is not None and not pair and self._calls:
-            return self._if_held(e, self._gathered(e, lane, stride), lanes, shared)
+        if lane is not None and plain and stride is not None and not pair:
+            return self._if_held(e, self._strided(e, lane, stride), lanes, shared)
         places = self.index_by_lane(e.position, lane, lanes)
         ones = [
             "0" if held is None else self.guarded_load(held, self._bits_at(e, at))[0]
@@ -237,10 +237,15 @@ class CRenderer(CPairs):
         self.prelude[loaded(kind, size)] = None
         return f"loaded_{kind}({text[0]})", ATOM
 
-    def _gathered(self, e: Load, lane: Axis, stride: int) -> Text:
+    def _strided(self, e: Load, lane: Axis, stride: int) -> Text:
+        """Elements at even distances, however far."""
         kind, element = self._memory_vector(e.dtype, lane.size), TYPES[e.dtype.name]
-        self.prelude[gathered(f"gathered_{kind}", kind, element, lane.size)] = None
-        return f"gathered_{kind}({self.beyond(f'slot{e.slot}', e.position, lane)}, {stride})", ATOM
+        name, made = (f"gathered_{kind}", gathered) if self._calls else (f"strided_{kind}", strided)
+        self.prelude[made(name, kind, element, lane.size)] = None
+        text = f"{name}({self.beyond(f'slot{e.slot}', e.position, lane)}, {stride})", ATOM
+        if e.dtype.itemsize * lane.size == MASKED // 2 and not self._calls:
+            return self._loaded(text, kind, MASKED // 2)
+        return text
 
     def _bits_at(self, e: Load, at: Text) -> Text:
         if self.is_pair(e):

@@ -88,13 +88,25 @@ def picked(name: str, kinds: Sequence[str], element: str, places: Sequence[int],
 }}"""
 
 
-def gathered(name: str, kind: str, element: str, lanes: int) -> str:
-    """A vector loaded from p on, of places a step apart.
+def strided(name: str, kind: str, element: str, lanes: int) -> str:
+    """A vector loaded from p on, of places a step apart. clang would make slow gathers of them."""
+    listed = ", ".join(f"at[{n} * step]" for n in range(lanes))
+    return f"""static inline __attribute__((always_inline))
+{kind} {name}(const {element} *p, long step) {{
+#ifdef __clang__
+  const volatile {element} *at = p;
+#else
+  const {element} *at = p;
+#endif
+  return ({kind}){{{listed}}};
+}}"""
 
-    A function that is called: a list of elements takes compilers seven times as long, where a
-    kernel has hundreds. Each element is loaded by itself, as clang would make gathers.
+
+def gathered(name: str, kind: str, element: str, lanes: int) -> str:
+    """The same by a function that is called: inlined, each takes compilers seven times as long
+    where a kernel has hundreds. Each element is loaded by itself, as clang would make gathers.
     """
-    listed = ", ".join(["at[0]", "at[step]", *[f"at[{n} * step]" for n in range(2, lanes)]])
+    listed = ", ".join(f"at[{n} * step]" for n in range(lanes))
     return (
         f"static __attribute__((noinline)) {kind} {name}(const {element} *p, long step) {{\n"
         f"  const volatile {element} *at = p;\n  return ({kind}){{{listed}}};\n}}"
