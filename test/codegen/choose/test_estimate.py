@@ -194,9 +194,9 @@ def test_lanes_lie_where_the_fold_does_not_jump_though_results_are_stored_apart(
 def test_columns_that_are_left_over_take_as_long_as_others():
     def cycles(columns: int) -> float:
         chooser = CChooser(plain(96, 512, columns), WIDE)
-        found = contraction_of(chooser.one(0))
+        found = contraction_of(chooser.one)
         assert found is not None
-        way = packed(chooser, 0, found)
+        way = packed(chooser, found)
         assert way is not None
         return way.cycles
 

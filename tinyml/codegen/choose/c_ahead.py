@@ -15,21 +15,21 @@ from tinyml.index import Axis
 LONG = 64  # steps of a fold that take longer than memory to answer
 
 
-def read_rows_ahead(chooser: Chooser, number: int, rows: Axis, other: Load) -> None:
+def read_rows_ahead(chooser: Chooser, rows: Axis, other: Load) -> None:
     """Rows that the cache does not hold are asked for while those before them are multiplied.
 
     That takes as many loads again, for which only large register tiles leave room.
     """
-    last = chooser.one(number).folds[0].axes[-1]
+    last = chooser.one.folds[0].axes[-1]
     nbytes = prod(a.size for a in other.free) * other.dtype.itemsize
     room = chooser.target.vector_registers > 16 and nbytes > chooser.target.cache
     if room and not other.valid and other.position.stride(last) == 1:
         chooser.apply(OptKind.AHEAD, rows)
 
 
-def read_behind(chooser: Chooser, number: int) -> None:
+def read_behind(chooser: Chooser) -> None:
     """What is read once for each sum is asked for before a long sum is made, not behind it."""
-    one = chooser.one(number)
+    one = chooser.one
     values = [store.value for store in one.stores]
     behind = toposort(values, (), lambda e: () if isinstance(e, Fold) else e.sources)
     sums = prod(a.size for a in one.rows)
@@ -39,9 +39,9 @@ def read_behind(chooser: Chooser, number: int) -> None:
         chooser.apply(OptKind.AHEAD, depth)
 
 
-def fill_ahead(chooser: Chooser, number: int) -> None:
+def fill_ahead(chooser: Chooser) -> None:
     """What tiles are filled with is asked for a few steps before, if the cache does not hold it."""
-    for tile in chooser.one(number).tiles:
+    for tile in chooser.one.tiles:
         axis = _filled_along(chooser, tile)
         if axis is not None:
             chooser.apply(OptKind.AHEAD, axis)

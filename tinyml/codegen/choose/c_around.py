@@ -22,10 +22,10 @@ def with_steps_around(one: Nest, found: Contraction) -> Contraction:
     return replace(found, fold=Fold(Op.ADD, found.fold.body, (*steps, *found.fold.axes)))
 
 
-def packed_beside(chooser: Chooser, number: int, packed: Load) -> list[Load]:
+def packed_beside(chooser: Chooser, packed: Load) -> list[Load]:
     """What other products read with jumps along the lanes: it is packed, too."""
     lanes = chooser.nest.lanes
-    bodies = [fold.body for fold in chooser.one(number).folds if not fold.body.has_fold]
+    bodies = [fold.body for fold in chooser.one.folds if not fold.body.has_fold]
     loads = [e for e in toposort(bodies) if isinstance(e, Load) and e.free & lanes]
     jump = {e.slot: e for e in loads if all(e.position.stride(a) != 1 for a in lanes & e.free)}
     return [e for slot, e in jump.items() if slot != packed.slot]

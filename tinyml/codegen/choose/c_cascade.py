@@ -21,14 +21,14 @@ MOST_ROWS = 96
 LEAST_ROWS = 12
 
 
-def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
+def cascade(chooser: Chooser, found: Contraction) -> bool:
     """Choose blocks and tiles; False if no factor of the product is made of other folds."""
     factors = found.kept_factor, found.streamed_factor
     made = [f for f in factors if any(isinstance(e, Fold) for e in nodes(f))]
     if len(made) != 1:
         return False
     (other,) = [f for f in factors if f is not made[0]]
-    rows = {*chooser.one(number).rows}
+    rows = {*chooser.one.rows}
     kept = max((made[0].free - other.free) & rows, key=lambda a: (a.size, a.name))
     lane = max((other.free - made[0].free) & rows, key=lambda a: (a.size, a.name))
     inner = _blocks(chooser, found, kept, rows - {kept, lane})
@@ -38,14 +38,14 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
     outer = [inner[:-1]] if inner != kept.name else []
     for name in (inner, lane.name, *outer):
         chooser.apply(OptKind.ORDER, name)
-    chooser.bind_grid(number, but=(inner, lane.name, *outer))
-    after = _walked_last(chooser, number, inner, lane.name)
-    while tile := chooser.keep(number, after, 2 * lanes) or chooser.keep(number, after):
+    chooser.bind_grid(but=(inner, lane.name, *outer))
+    after = _walked_last(chooser, inner, lane.name)
+    while tile := chooser.keep(after, 2 * lanes) or chooser.keep(after):
         _fill(chooser, tile, lanes)
-    row = chooser.row(number, inner)
+    row = chooser.row(inner)
     if row is not None:
         chooser.apply(OptKind.UNROLL, inner, low(row.size, chooser.target.tile_height))
-    _pack(chooser, number)
+    _pack(chooser)
     return True
 
 
@@ -78,9 +78,9 @@ def _blocks(chooser: Chooser, found: Contraction, kept: Axis, others: set[Axis])
     return f"{inner}s"
 
 
-def _walked_last(chooser: Chooser, number: int, *inner: str) -> str:
+def _walked_last(chooser: Chooser, *inner: str) -> str:
     """The innermost axis around those that walk a block."""
-    rows = [a for a in chooser.one(number).rows if a.name not in inner]
+    rows = [a for a in chooser.one.rows if a.name not in inner]
     loops = [a.name for a in rows if chooser.nest.kind(a) is Kind.LOOP]
     return (loops or [a.name for a in rows if chooser.nest.kind(a) is Kind.GRID])[-1]
 
@@ -106,12 +106,12 @@ def _vectors(chooser: Chooser, axis: Axis, lanes: int) -> None:
         chooser.apply(OptKind.UNROLL, axis.name, 4 if axis.size >= 8 * lanes else 2)
 
 
-def _pack(chooser: Chooser, number: int) -> None:
+def _pack(chooser: Chooser) -> None:
     """Panels of the factors that all rows of a piece of work pass over, packed once for it."""
-    grid = chooser.nest.grid(chooser.one(number))
+    grid = chooser.nest.grid(chooser.one)
     lanes = chooser.nest.lanes
-    products = [f for f in chooser.one(number).folds if f.op is Op.ADD]
+    products = [f for f in chooser.one.folds if f.op is Op.ADD]
     for fold in products if grid else ():
         for load in (e for e in nodes(fold.body) if isinstance(e, Load)):
             if load.free & lanes and load.free & {*fold.axes}:
-                chooser.stage(number, grid[-1], load)
+                chooser.stage(grid[-1], load)

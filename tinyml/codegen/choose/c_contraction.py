@@ -82,57 +82,57 @@ class _Proposal:
     product: Product | None
 
 
-def packed(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
+def packed(chooser: Chooser, found: Contraction) -> Candidate | None:
     """Tiles for a contraction; None if it has no axis that vectors can lie along."""
     before, chooser.opts = (chooser.nest, chooser.opts), [*chooser.opts]
-    found = prepared(chooser, number, found)
-    proposals = _proposals(chooser, number, found)
+    found = prepared(chooser, found)
+    proposals = _proposals(chooser, found)
     after = chooser.nest, chooser.opts
     chooser.nest, chooser.opts = before  # until this is found to be the best
     if not proposals:
         return None
     least = min(proposal.cycles for proposal in proposals)
-    nearly = min(1 + (NEARLY - 1) / chooser.share(number), MOST)
+    nearly = min(1 + (NEARLY - 1) / chooser.share(), MOST)
     best = next(made for made in proposals if made.cycles <= nearly * least)
 
     def apply() -> None:
         chooser.nest, chooser.opts = after
-        tiling = _in_whole(chooser, number, found.fold, best)
+        tiling = _in_whole(chooser, found.fold, best)
         passing = best.product.passing(tiling) if best.product else 1
-        _apply(chooser, number, found, best.sides, tiling, passing)
+        _apply(chooser, found, best.sides, tiling, passing)
 
     return Candidate(least, apply)
 
 
-def prepared(chooser: Chooser, number: int, found: Contraction) -> Contraction:
+def prepared(chooser: Chooser, found: Contraction) -> Contraction:
     """The contraction along axes that are joined, and in the order in which it is best walked."""
     if found.kept_load is not None and found.streamed_load is not None:
-        one = chooser.one(number)
+        one = chooser.one
         across = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
         chooser.collapse([one], STORES if across else CONDITIONS)
-        found = contraction_of(chooser.one(number)) or found
-        _join_rows(chooser, number, found)
-        _walk_closely(chooser, number, found.fold)
-        found = contraction_of(chooser.one(number)) or found
-    return with_steps_around(chooser.one(number), _in_pairs(chooser, number, found))
+        found = contraction_of(chooser.one) or found
+        _join_rows(chooser, found)
+        _walk_closely(chooser, found.fold)
+        found = contraction_of(chooser.one) or found
+    return with_steps_around(chooser.one, _in_pairs(chooser, found))
 
 
-def _proposals(chooser: Chooser, number: int, found: Contraction) -> list[_Proposal]:
+def _proposals(chooser: Chooser, found: Contraction) -> list[_Proposal]:
     """What lanes may lie along, the best first, with a tiling and the cycles that it takes."""
     proposals: list[_Proposal] = []
-    for sides in _sides(chooser, number, found):
+    for sides in _sides(chooser, found):
         most = NEARLY * min((proposal.cycles for proposal in proposals), default=inf)
-        proposal = _proposal(chooser, number, found, sides, most)
+        proposal = _proposal(chooser, found, sides, most)
         proposals += [] if proposal is None else [proposal]
     return proposals
 
 
-def _join_rows(chooser: Chooser, number: int, found: Contraction) -> None:
+def _join_rows(chooser: Chooser, found: Contraction) -> None:
     """As many rows of pixels as are whole vectors become one axis, where one of them is not.
 
     What is packed of them is read in vectors that may end in the next row; see two_rows.py.
     """
-    one, lanes = chooser.one(number), chooser.lanes
+    one, lanes = chooser.one, chooser.lanes
     for outer, row in pairwise(one.rows):
         count = lanes // gcd(lanes, row.size)
         lost = -row.size % lanes
@@ -155,7 +155,7 @@ def _is_one_run(one: Nest, outer: Axis, row: Axis, but: Container[Load | None]) 
     return after and all(i.stride(row) == 1 for i in stored)
 
 
-def _walk_closely(chooser: Chooser, number: int, fold: Fold) -> None:
+def _walk_closely(chooser: Chooser, fold: Fold) -> None:
     """The innermost axis of the fold is the one along which factors lie closest."""
     loads = [e for e in nodes(fold.body) if isinstance(e, Load)]
     apart = {a: sum(abs(e.position.stride(a) or 0) for e in loads) for a in fold.axes}
@@ -164,22 +164,22 @@ def _walk_closely(chooser: Chooser, number: int, fold: Fold) -> None:
         chooser.apply(OptKind.ORDER, axis)
 
 
-def _in_pairs(chooser: Chooser, number: int, found: Contraction) -> Contraction:
+def _in_pairs(chooser: Chooser, found: Contraction) -> Contraction:
     """Two steps of the fold at once, where there is an instruction for that."""
     even = [a for a in found.fold.axes if a.size % 2 == 0]
     for axis in (even or [a for a in found.fold.axes if a.size > PAIRED])[-1:]:
         if chooser.target.pairs and is_of_halves(found.fold, axis):
             chooser.apply(OptKind.PAIR, axis)
-    return contraction_of(chooser.one(number)) or found
+    return contraction_of(chooser.one) or found
 
 
-def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
+def _sides(chooser: Chooser, found: Contraction) -> list[_Sides]:
     """What row axes the lanes may lie along, the best first: stored and loaded side by side.
 
     It is the best one wherever a factor is computed, for which there are no estimates.
     """
     lanes = chooser.lanes
-    position = chooser.one(number).walks[0].stores[0].position
+    position = chooser.one.walks[0].stores[0].position
     candidates = []
     streamed = found.streamed, found.streamed_load, found.streamed_factor
     kept = found.kept, found.kept_load, found.kept_factor
@@ -213,14 +213,12 @@ def _across(factor: Expr, lane: Axis) -> int:
     )
 
 
-def _proposal(
-    chooser: Chooser, number: int, found: Contraction, sides: _Sides, most: float
-) -> _Proposal | None:
+def _proposal(chooser: Chooser, found: Contraction, sides: _Sides, most: float) -> _Proposal | None:
     """The tiling that is estimated to take the least; None if all take longer than `most`.
 
     Columns left over take as long as others.
     """
-    one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
+    one, fold, lanes = chooser.one, found.fold, chooser.lanes
     widest, highest = _register_tile(chooser, fold, sides)
     highest = highest if fold in one.folds else highest // 2  # what is made of sums has as many
     height = even(sides.kept.size, highest)
@@ -244,13 +242,13 @@ def _proposal(
     return _Proposal(taken, sides, best, product)
 
 
-def _in_whole(chooser: Chooser, number: int, fold: Fold, proposal: _Proposal) -> Tiling:
+def _in_whole(chooser: Chooser, fold: Fold, proposal: _Proposal) -> Tiling:
     """The tiling without rows left over, if that pays, and with a loop for what much is made of."""
     tiling, product = proposal.tiling, proposal.product
     if product is None:
         return tiling
-    tiling = without_rest(product, tiling, chooser.share(number))
-    made = [store.value for store in chooser.one(number).stores]
+    tiling = without_rest(product, tiling, chooser.share())
+    made = [store.value for store in chooser.one.stores]
     heavy = _work(made, (fold,)) > HEAVY and not tiling.step
     return replace(tiling, step=fold.axes[0].size) if heavy else tiling
 
@@ -390,7 +388,7 @@ def _masks(factor: Expr) -> int:
 
 
 def _apply(
-    chooser: Chooser, number: int, found: Contraction, sides: _Sides, tiling: Tiling, passing: int
+    chooser: Chooser, found: Contraction, sides: _Sides, tiling: Tiling, passing: int
 ) -> None:
     lane, kept, lanes = sides.lane.name, sides.kept.name, chooser.lanes
     depth = found.fold.axes[0]
@@ -415,29 +413,29 @@ def _apply(
         chooser.apply(OptKind.ORDER, f"{kept}u")  # a number is done with before the next is loaded
     chooser.apply(OptKind.ORDER, kept)
     loops += [kept]
-    loops += _passing(chooser, number, sides, passing, {lane, sides.kept.name, *loops})
-    chooser.bind_grid(number, but=(*loops,))
-    _stage(chooser, number, sides, tiling, depth)
-    chooser.collapse([chooser.one(number)])
-    write_out_fold(chooser, number, tiling.vectors * tiling.height)
-    if not chooser.one(number).folds:
+    loops += _passing(chooser, sides, passing, {lane, sides.kept.name, *loops})
+    chooser.bind_grid(but=(*loops,))
+    _stage(chooser, sides, tiling, depth)
+    chooser.collapse([chooser.one])
+    write_out_fold(chooser, tiling.vectors * tiling.height)
+    if not chooser.one.folds:
         return  # a mask leaves nothing of these rows, which remained of others
-    rows = chooser.row(number, kept)
+    rows = chooser.row(kept)
     if sides.other is not None and rows is not None and not tiling.repacks:
-        read_rows_ahead(chooser, number, rows, sides.other)
-    read_behind(chooser, number)
-    fill_ahead(chooser, number)
+        read_rows_ahead(chooser, rows, sides.other)
+    read_behind(chooser)
+    fill_ahead(chooser)
 
 
 def _passing(
-    chooser: Chooser, number: int, sides: _Sides, passing: int, walked: Container[str]
+    chooser: Chooser, sides: _Sides, passing: int, walked: Container[str]
 ) -> Iterator[str]:
     """Rows of products with the same panels: so many of these pass over them in turn.
 
     As images of a batch do, and rows of pixels where lanes lie along channels.
     """
     free = sides.packed.free if sides.packed else frozenset[Axis]()
-    rows = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP]
+    rows = [a for a in chooser.one.rows if chooser.nest.kind(a) is Kind.LOOP]
     for axis in reversed([a for a in rows if a.name not in walked and a not in free]):
         count = gcd(axis.size, passing)
         passing //= count
@@ -446,35 +444,35 @@ def _passing(
             yield inner
 
 
-def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:
+def write_out_fold(chooser: Chooser, copies: int) -> None:
     """Few steps of the fold, as those of a window that did not become one axis, have no loop, if
     registers are left: gcc loads ahead. There are `copies` multiply-adds in each."""
     most = SUMMED if chooser.target.vector_registers - copies >= SPARED else 0
-    for axis in reversed([a for fold in chooser.one(number).folds for a in fold.axes[1:]]):
+    for axis in reversed([a for fold in chooser.one.folds for a in fold.axes[1:]]):
         copies *= axis.size
         if axis.size > FEW or copies > most:
             return
         chooser.apply(OptKind.UNROLL, axis, axis.size)
 
 
-def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: Axis) -> None:
+def _stage(chooser: Chooser, sides: _Sides, tiling: Tiling, depth: Axis) -> None:
     """Copy what is read again to tiles, before a piece of work or each step of the fold."""
     stepped = tiling.step and chooser.apply(OptKind.BLOCK, depth, tiling.step)
-    grid = chooser.nest.grid(chooser.one(number))
+    grid = chooser.nest.grid(chooser.one)
     if not (grid and tiling.packs) or sides.packed is None:
         return
     after = depth.name if stepped and tiling.step < depth.size else grid[-1].name
-    for load in (sides.packed, *packed_beside(chooser, number, sides.packed)):
-        _stage_factor(chooser, number, after, load.slot, packed=True)
+    for load in (sides.packed, *packed_beside(chooser, sides.packed)):
+        _stage_factor(chooser, after, load.slot, packed=True)
     if tiling.repacks and sides.other is not None:
-        _stage_factor(chooser, number, after, sides.other.slot, packed=False)
-    for tile in chooser.one(number).tiles:
+        _stage_factor(chooser, after, sides.other.slot, packed=False)
+    for tile in chooser.one.tiles:
         _write_out(chooser, tile)
 
 
-def _stage_factor(chooser: Chooser, number: int, after: str, slot: int, packed: bool) -> None:
+def _stage_factor(chooser: Chooser, after: str, slot: int, packed: bool) -> None:
     """Copy what folds read of a slot, wherever else that is read, as the other factor, too."""
-    one = chooser.one(number)
+    one = chooser.one
     found, folded = ways(one, slot), toposort([fold.body for fold in one.folds])
     lanes = chooser.nest.lanes
     inside = [n for n, e in enumerate(found, 1) if e in folded and (not lanes & e.free) != packed]

@@ -26,16 +26,15 @@ def cut_where_conditions_change(chooser: Chooser) -> None:
     more = True
     while more:
         more = False
-        maps = [n for n, one in enumerate(chooser.nest.nests) if not one.folds and not one.adds]
-        found = [where for number in maps if (where := _middle(chooser, number))]
+        maps = [one for one in chooser.nest.nests if not one.folds and not one.adds]
+        found = [where for one in maps if (where := _middle(chooser, one))]
         for axis, step in dict.fromkeys(found):
             if len(chooser.nest.nests) < MOST and chooser.apply(OptKind.CUT, axis, step):
                 more = True
 
 
-def _middle(chooser: Chooser, number: int) -> tuple[Axis, int] | None:
+def _middle(chooser: Chooser, one: Nest) -> tuple[Axis, int] | None:
     """The row axis that has most pieces, and the step between them that is next to its middle."""
-    one = chooser.one(number)
     every = {axis: _cuts(chooser, one, axis) for axis in one.rows}
     axis = max(every, key=lambda a: len(every[a]), default=None)
     if axis is None or not every[axis]:

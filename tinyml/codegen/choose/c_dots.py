@@ -22,7 +22,7 @@ from tinyml.index import Axis
 SHARE = 4  # of the cache, for what a step of the fold reads
 
 
-def dots(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
+def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
     """Lanes along the fold; None if it is not a contraction for that."""
     lanes, along = chooser.lanes, found.fold.axes[-1]
     sides = [(found.kept, found.kept_load), (found.streamed, found.streamed_load)]
@@ -37,10 +37,10 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
     # masks are computed for each vector that is loaded: better for the fewer of them
     (*_, more, _), (*_, less, _) = sorted(plain, key=lambda side: side[:3])
     loads = [side[-1] for side in plain]
-    ways = [(_cycles(chooser, number, found.fold, c), c) for c in _counts(chooser, more, less)]
+    ways = [(_cycles(chooser, found.fold, c), c) for c in _counts(chooser, more, less)]
     cycles = ways[0][0]  # beside packed panels: what more sums win there is less than estimated
     counts = min(ways, key=lambda way: way[0])[1]
-    return Candidate(cycles, partial(_apply, chooser, number, found.fold, counts, loads))
+    return Candidate(cycles, partial(_apply, chooser, found.fold, counts, loads))
 
 
 def _counts(chooser: Chooser, more: Axis, less: Axis) -> list[dict[Axis, int]]:
@@ -50,22 +50,20 @@ def _counts(chooser: Chooser, more: Axis, less: Axis) -> list[dict[Axis, int]]:
     return [{more: a, less: b} for a, b in ways if more.size % a == 0 and less.size % b == 0]
 
 
-def _apply(
-    chooser: Chooser, number: int, fold: Fold, counts: Mapping[Axis, int], loads: Sequence[Load]
-) -> None:
+def _apply(chooser: Chooser, fold: Fold, counts: Mapping[Axis, int], loads: Sequence[Load]) -> None:
     """`counts` are those of the axes of which several elements take part at a time."""
     outer, along, inside = fold.axes[0], fold.axes[-1], {*fold.axes, *counts}
     if _paired(chooser, fold):
         chooser.apply(OptKind.PAIR, along)
     step = _step(chooser, outer, loads, inside)
-    pieces = prod(a.size for a in chooser.one(number).rows if a not in inside)
+    pieces = prod(a.size for a in chooser.one.rows if a not in inside)
     chooser.apply(OptKind.LANES, along, chooser.lanes)
     for axis, count in counts.items():
         chooser.apply(OptKind.UNROLL, axis, count)
     more, less = (axis.name for axis in counts)
     many = pieces >= 2 * chooser.target.cores
     loops = less, *([more] if many else [])
-    chooser.bind_grid(number, but=(f"{more}u", f"{less}u", *loops))
+    chooser.bind_grid(but=(f"{more}u", f"{less}u", *loops))
     if outer is not along and step < outer.size:
         chooser.apply(OptKind.BLOCK, outer.name, step)
 
@@ -77,8 +75,8 @@ def _paired(chooser: Chooser, fold: Fold) -> bool:
     return chooser.target.pairs and even and is_of_halves(fold, along)
 
 
-def _cycles(chooser: Chooser, number: int, fold: Fold, counts: Mapping[Axis, int]) -> float:
-    others = prod(a.size for a in chooser.one(number).rows if a not in counts)
+def _cycles(chooser: Chooser, fold: Fold, counts: Mapping[Axis, int]) -> float:
+    others = prod(a.size for a in chooser.one.rows if a not in counts)
     depth = prod(a.size for a in fold.axes) // (1 + _paired(chooser, fold))
     tiles = others * prod(axis.size / count for axis, count in counts.items())
     itemsize = chooser.target.vector_bytes // chooser.lanes

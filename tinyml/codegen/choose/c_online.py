@@ -25,11 +25,11 @@ LONG = 1024  # steps of a fold whose rows are not kept whole
 
 
 @all_or_nothing
-def run_along(chooser: Chooser, number: int) -> bool:
+def run_along(chooser: Chooser) -> bool:
     """Choose blocks and steps; False if no long fold is made of products that can run along."""
-    if len(chooser.one(number).folds) < 2:  # none reads another
+    if len(chooser.one.folds) < 2:  # none reads another
         return False
-    one = divided_last(chooser.one(number))
+    one = divided_last(chooser.one)
     found = running(one)
     sides = None if found is None or found.axis.size < LONG else sides_along(one, found)
     if found is None or sides is None:
@@ -48,16 +48,16 @@ def run_along(chooser: Chooser, number: int) -> bool:
     inner = _lanes_of_blocks(chooser, kept, others, width, not adding)
     for axis in others:
         chooser.apply(OptKind.GRID, axis)
-    blocks = chooser.row(number, kept.name) if adding and kept.name != inner else None
-    after = blocks or chooser.nest.grid(chooser.one(number))[-1]
+    blocks = chooser.row(kept.name) if adding and kept.name != inner else None
+    after = blocks or chooser.nest.grid(chooser.one)[-1]
     if not chooser.apply(OptKind.ONLINE, after, step):
         return False
     while chooser.apply(OptKind.ONLINE, after, step):
         pass  # another walk, of folds that read what the last one made
-    _stage_rows(chooser, number, after)
-    for tile in chooser.one(number).tiles:
+    _stage_rows(chooser, after)
+    for tile in chooser.one.tiles:
         _in_registers(chooser, tile, inner)
-    for walk in chooser.one(number).walks:
+    for walk in chooser.one.walks:
         if walk.after is not None:
             _added_in_registers(chooser, walk)
     return True
@@ -99,14 +99,14 @@ def _lanes_of_blocks(
     return inner
 
 
-def _stage_rows(chooser: Chooser, number: int, after: Axis) -> None:
+def _stage_rows(chooser: Chooser, after: Axis) -> None:
     """The block's own rows, side by side in lanes."""
     lanes = chooser.nest.lanes
-    for tile in chooser.one(number).tiles:
+    for tile in chooser.one.tiles:
         bound = {a for e in nodes(tile.value) if isinstance(e, Fold) for a in e.axes}
         for load in (e for e in nodes(tile.value) if isinstance(e, Load)):
             if load.free & lanes and load.free & bound:
-                chooser.stage(number, after, load)
+                chooser.stage(after, load)
 
 
 def _in_registers(chooser: Chooser, tile: Tile, inner: str) -> None:

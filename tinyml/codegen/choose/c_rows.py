@@ -30,7 +30,7 @@ def calls(one: Nest) -> bool:
     return any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
 
-def rows_at_a_time(chooser: Chooser, number: int, rows: Sequence[Axis]) -> tuple[Axis, int]:
+def rows_at_a_time(chooser: Chooser, rows: Sequence[Axis]) -> tuple[Axis, int]:
     """Which rows are walked side by side, and how many: as many as possible of those that pay.
 
     Where folds read folds, other rows' vectors go through the same ops while the lanes of one are
@@ -38,7 +38,7 @@ def rows_at_a_time(chooser: Chooser, number: int, rows: Sequence[Axis]) -> tuple
     as heads share a mask; but neighbours if all comes from memory, which is read in longer runs
     then, or if lines of rows a page apart push each other out of the cache.
     """
-    one = chooser.one(number)
+    one = chooser.one
     if not any(fold.body.has_fold for fold in one.folds):
         return rows[-1], 1
     rows = rows[-1:] if chooser.nbytes > chooser.target.last_cache else rows
@@ -99,12 +99,12 @@ def _computing(one: Nest, lanes: int) -> float:
     return steps / lanes / PORTS
 
 
-def in_order(chooser: Chooser, number: int) -> None:
+def in_order(chooser: Chooser) -> None:
     """Rows are walked in the order in which most of what is read and stored along them lies.
 
     The last of several is a loop: to find out which row a piece of work is takes a short one long.
     """
-    one = chooser.one(number)
+    one = chooser.one
     if any(chooser.nest.kind(a) is Kind.GRID for a in one.rows):
         return
     places = [*(e.position for e in one.loads), *(s.position for s in one.stores)]
@@ -114,16 +114,16 @@ def in_order(chooser: Chooser, number: int) -> None:
     for axis in reversed(lying if lying != rows else []):
         chooser.apply(OptKind.ORDER, axis)
     many = prod(a.size for a in lying[:-1] if a not in one.ordered) >= PIECES
-    chooser.bind_grid(number, but=(lying[-1].name,) if many else ())
+    chooser.bind_grid(but=(lying[-1].name,) if many else ())
 
 
-def looked_up_together(chooser: Chooser, number: int) -> bool:
+def looked_up_together(chooser: Chooser) -> bool:
     """Whether two rows are made at a time, as it takes as long to find places as to read there.
 
     Four rows take no less time than two.
     """
-    rows = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP][:-1]
-    found = [(e, at.free) for e in chooser.one(number).loads for at in e.position.looked]
+    rows = [a for a in chooser.one.rows if chooser.nest.kind(a) is Kind.LOOP][:-1]
+    found = [(e, at.free) for e in chooser.one.loads for at in e.position.looked]
     for row in reversed(rows if prod(a.size for a in rows) >= 2 * PIECES else ()):
         shared = any(row in e.free and free and row not in free for e, free in found)
         if shared and row.size % 2 == 0:

@@ -24,13 +24,13 @@ TEXT = 512  # nodes at most of what is written out
 WIDE = 4  # bytes of an element at least that is picked out of vectors
 
 
-def join_short(chooser: Chooser, number: int) -> None:
+def join_short(chooser: Chooser) -> None:
     """Rows that divide a vector become one axis with those around them."""
-    one = chooser.one(number)
+    one = chooser.one
     inner = [a for group in one.groups[1:] for a in group]
     if any(a.size >= chooser.lanes for a in inner):
         return
-    while len(rows := chooser.one(number).rows) > 1:
+    while len(rows := chooser.one.rows) > 1:
         known = rows[-1].size < chooser.lanes and chooser.lanes % rows[-1].size == 0
         if not (known and chooser.apply(OptKind.COLLAPSE, rows[-2], LOADS)):
             break
@@ -39,9 +39,9 @@ def join_short(chooser: Chooser, number: int) -> None:
 
 
 @all_or_nothing
-def few_rows_in_vectors(chooser: Chooser, number: int) -> bool:
+def few_rows_in_vectors(chooser: Chooser) -> bool:
     """Rows that divide no vector: the fewest that are whole vectors, written out."""
-    one, lanes = chooser.one(number), chooser.lanes
+    one, lanes = chooser.one, chooser.lanes
     if len(one.rows) < 2 or not _ends_early(one.rows[-1].size, lanes, calls(one)):
         return False
     outer, row = one.rows[-2:]

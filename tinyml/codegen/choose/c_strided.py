@@ -32,9 +32,9 @@ class _Found:
     rows: tuple[Axis, ...]  # of pixels
 
 
-def strided(chooser: Chooser, number: int, found: Contraction) -> bool:
+def strided(chooser: Chooser, found: Contraction) -> bool:
     """Choose tiles for a contraction with jumps between the pixels of short rows; False if not."""
-    one, lanes, target = chooser.one(number), chooser.lanes, chooser.target
+    one, lanes, target = chooser.one, chooser.lanes, chooser.target
     seen = _found(one, found, lanes)
     if seen is None:
         return False
@@ -50,8 +50,8 @@ def strided(chooser: Chooser, number: int, found: Contraction) -> bool:
     chooser.apply(OptKind.PEEL, seen.lane, vectors * lanes)
     if rows > 1:
         chooser.apply(OptKind.UNROLL, seen.rows[-1], rows)
-    _apply(chooser, number, seen, vectors, target.cache // panel)
-    write_out_fold(chooser, number, sums)
+    _apply(chooser, seen, vectors, target.cache // panel)
+    write_out_fold(chooser, sums)
     return True
 
 
@@ -81,14 +81,14 @@ def _found(one: Nest, found: Contraction, lanes: int) -> _Found | None:
     return None
 
 
-def _apply(chooser: Chooser, number: int, seen: _Found, vectors: int, most: int) -> None:
+def _apply(chooser: Chooser, seen: _Found, vectors: int, most: int) -> None:
     """`most` panels of weights are packed at once."""
     lane, short, images = seen.lane.name, seen.short.name, seen.images.name
     chooser.apply(OptKind.LANES, lane, chooser.lanes)
     chooser.apply(OptKind.UNROLL, lane, vectors)
     chooser.apply(OptKind.UNROLL, short, seen.short.size)
-    loops = [a.name for a in seen.rows if chooser.row(number, a.name) is not None]
-    panels = chooser.row(number, lane)
+    loops = [a.name for a in seen.rows if chooser.row(a.name) is not None]
+    panels = chooser.row(lane)
     if panels is not None and panels.size > most:
         chooser.apply(OptKind.SPLIT, lane, most)
         loops.append(f"{lane}s")
@@ -99,8 +99,8 @@ def _apply(chooser: Chooser, number: int, seen: _Found, vectors: int, most: int)
         loops.append(f"{images}s")
     for name in loops:
         chooser.apply(OptKind.ORDER, name)
-    chooser.bind_grid(number, but=tuple(loops))
-    grid = chooser.nest.grid(chooser.one(number))
+    chooser.bind_grid(but=tuple(loops))
+    grid = chooser.nest.grid(chooser.one)
     if not grid:
         return
     chooser.apply(OptKind.STAGE, grid[-1], slot=seen.weights.slot)

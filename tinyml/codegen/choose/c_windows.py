@@ -52,7 +52,7 @@ class _Tiles:
     panels: int
 
 
-def windowed(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
+def windowed(chooser: Chooser, found: Contraction) -> Candidate | None:
     """Tiles for a contraction over places of windows; None if it is none."""
     kept = (found.kept, found.kept_load, found.kept_factor)
     streamed = (found.streamed, found.streamed_load, found.streamed_factor)
@@ -65,9 +65,9 @@ def windowed(chooser: Chooser, number: int, found: Contraction) -> Candidate | N
         if inner is not None and lane.size >= chooser.lanes:
             rows = tuple(sorted(own, key=lambda a: (a in inner, -a.size, a.name)))
             walk = _Walk(found.fold, lane, rows, len(inner), panel, pixels, held.size)
-            tiles = _tiles(chooser, number, walk)
-            cycles = _cycles(chooser, number, walk, tiles)
-            return Candidate(cycles, partial(_apply, chooser, number, walk, tiles))
+            tiles = _tiles(chooser, walk)
+            cycles = _cycles(chooser, walk, tiles)
+            return Candidate(cycles, partial(_apply, chooser, walk, tiles))
     return None
 
 
@@ -87,10 +87,10 @@ def _size(axes: Iterable[Axis]) -> int:
     return prod(a.size for a in axes)
 
 
-def _tiles(chooser: Chooser, number: int, walk: _Walk) -> _Tiles:
+def _tiles(chooser: Chooser, walk: _Walk) -> _Tiles:
     """Sizes: sums that wait have a share of the cache, and there is work for all cores."""
     target, lanes, rows = chooser.target, chooser.lanes, walk.rows
-    outer = _size({*chooser.one(number).rows} - {*rows, walk.lane})
+    outer = _size({*chooser.one.rows} - {*rows, walk.lane})
     whole = -(-walk.lane.size // lanes)
     # neighbours along the last axis would wait for the next step of the fold, and fill registers
     vectors, counts = _register_tile(target, whole, rows[: len(rows) - walk.inner])
@@ -107,9 +107,9 @@ def _tiles(chooser: Chooser, number: int, walk: _Walk) -> _Tiles:
     return _Tiles(vectors, counts, some, panels)
 
 
-def _cycles(chooser: Chooser, number: int, walk: _Walk, tiles: _Tiles) -> float:
+def _cycles(chooser: Chooser, walk: _Walk, tiles: _Tiles) -> float:
     """How long that takes by estimate."""
-    one, rows, depth = chooser.one(number), _size(walk.rows), _size(walk.fold.axes)
+    one, rows, depth = chooser.one, _size(walk.rows), _size(walk.fold.axes)
     known = Product(
         others=_size({*one.rows} - {*walk.rows, walk.lane}),
         rows=rows,
@@ -131,7 +131,7 @@ def _cycles(chooser: Chooser, number: int, walk: _Walk, tiles: _Tiles) -> float:
     return known.cycles(tiling, depth // axis.size * step if step else depth)
 
 
-def _apply(chooser: Chooser, number: int, walk: _Walk, tiles: _Tiles) -> None:
+def _apply(chooser: Chooser, walk: _Walk, tiles: _Tiles) -> None:
     lane, rows, (long, *_) = walk.lane, walk.rows, walk.rows
     chooser.apply(OptKind.PAD, lane, chooser.lanes)
     chooser.apply(OptKind.LANES, lane, chooser.lanes)
@@ -145,10 +145,10 @@ def _apply(chooser: Chooser, number: int, walk: _Walk, tiles: _Tiles) -> None:
     loops += [axis.name for axis in rows[1:]]
     for name in (*reversed(loops), *(f"{axis.name}u" for axis in rows)):
         chooser.apply(OptKind.ORDER, name)
-    chooser.bind_grid(number, but=tuple(loops))
-    if not chooser.nest.grid(chooser.one(number)):
-        chooser.bind_grid(number, but=tuple(loops[:-1]))
-    _stage(chooser, number, walk)
+    chooser.bind_grid(but=tuple(loops))
+    if not chooser.nest.grid(chooser.one):
+        chooser.bind_grid(but=tuple(loops[:-1]))
+    _stage(chooser, walk)
 
 
 def _register_tile(target: Target, whole: int, rows: Sequence[Axis]) -> tuple[int, tuple[int, ...]]:
@@ -183,9 +183,9 @@ def _step(fold: Fold) -> tuple[Axis, int]:
     return fold.axes[0], 0
 
 
-def _stage(chooser: Chooser, number: int, walk: _Walk) -> None:
+def _stage(chooser: Chooser, walk: _Walk) -> None:
     """What a piece of the fold reads is copied to tiles; pixels if enough steps read each."""
-    grid = chooser.nest.grid(chooser.one(number))
+    grid = chooser.nest.grid(chooser.one)
     if not grid:
         return
     axis, step = _step(walk.fold)

@@ -107,12 +107,13 @@ def _main_load(factor: Expr) -> Load | None:
 class Chooser:
     """Applies Opts as it chooses them, so that each choice sees what the last one made."""
 
-    contraction: Callable[[int, Contraction], bool]  # whether a nest could be given tiles
-    rows: Callable[[int], None]
-    map: Callable[[int], None]
+    contraction: Callable[[Contraction], bool]  # whether the nest could be given tiles
+    rows: Callable[[], None]
+    map: Callable[[], None]
 
     def __init__(self, nest: LoopNest, target: Target) -> None:
         self.nest, self.target = nest, target
+        self.number = 0  # of the nest that is chosen for
         self.opts: list[Opt] = []
 
     @cached_property
@@ -150,30 +151,29 @@ class Chooser:
         self.phases()
         self.cuts()
         self.collapse(self.nest.nests)
-        number = 0
-        while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
-            self._by_groups(number)
-            one = self.one(number)
+        while self.number < len(self.nest.nests):  # to which a peeled rest is appended
+            self._by_groups()
+            one = self.one
             contraction = contraction_of(one)
-            if contraction is None or not self.contraction(number, contraction):
+            if contraction is None or not self.contraction(contraction):
                 if one.folds:
-                    self.rows(number)
+                    self.rows()
                 elif one.adds:
-                    self.scatter(number)
+                    self.scatter()
                 else:
-                    self.map(number)
-            number += 1
+                    self.map()
+            self.number += 1
 
-    def _by_groups(self, number: int) -> None:
+    def _by_groups(self) -> None:
         """Rows of which one factor walks only a quotient are two axes of a contraction.
 
         As channels are in the gradient of a grouped convolution, of which images have groups.
         """
-        one, before, count = self.one(number), self.nest, len(self.opts)
+        one, before, count = self.one, self.nest, len(self.opts)
         if one.folds and contraction_of(one) is None:
             for axis, by in _divided(one).items():
                 self.apply(OptKind.SPLIT, axis, by)
-            if contraction_of(self.one(number)) is None:
+            if contraction_of(self.one) is None:
                 self.nest = before
                 del self.opts[count:]
 
@@ -181,16 +181,16 @@ class Chooser:
         """Folds that skip steps, by the remainders of rows, become folds of what they take."""
         number = 0
         while number < len(self.nest.nests) <= MOST_NESTS:
-            found = phases(self.one(number))
+            found = phases(self.nest.nests[number])
             if not any(self.apply(OptKind.PHASE, axis, by) for axis, by in found.items()):
                 number += 1
 
     def cuts(self) -> None:
         """Maps that read other arrays in some rows than in others, in pieces."""
 
-    def scatter(self, number: int) -> None:
+    def scatter(self) -> None:
         """Stores that may meet in one place: walked by threads that take turns (atomics)."""
-        self.map(number)
+        self.map()
 
     def apply(self, kind: OptKind, axis: Axis | str, amount: int = 0, slot: int = 0) -> bool:
         """Make one choice; False if the nest does not admit it, or to divide by 1."""
@@ -205,16 +205,16 @@ class Chooser:
         self.opts.append(opt)
         return True
 
-    def keep(self, number: int, after: Axis | str, amount: int = 0) -> Tile | None:
+    def keep(self, after: Axis | str, amount: int = 0) -> Tile | None:
         """The tile of one more value that is kept, if there is any to keep."""
-        before = {tile.name for tile in self.one(number).tiles}
+        before = {tile.name for tile in self.one.tiles}
         if not self.apply(OptKind.KEEP, after, amount):
             return None
-        return next((t for t in self.one(number).tiles if t.name not in before), None)
+        return next((t for t in self.one.tiles if t.name not in before), None)
 
-    def stage(self, number: int, after: Axis, load: Load) -> None:
+    def stage(self, after: Axis, load: Load) -> None:
         """Copy what is made of a load to a tile, ready-made, if something is."""
-        found = ways(self.one(number), load.slot)
+        found = ways(self.one, load.slot)
         which = next((n for n, e in enumerate(found, 1) if load in nodes(e)), 0)
         if which:
             self.apply(OptKind.STAGE, after, which, load.slot)
@@ -236,21 +236,23 @@ class Chooser:
         axis = self.nest.axis(name)
         return axis is not None and joins(self.nest, axis, divided)
 
-    def one(self, number: int) -> Nest:
-        return self.nest.nests[number]
+    @property
+    def one(self) -> Nest:
+        """The nest that is chosen for."""
+        return self.nest.nests[self.number]
 
-    def share(self, number: int) -> float:
-        """How much of all that is folded one nest folds."""
+    def share(self) -> float:
+        """How much of all that is folded it folds."""
         each = ((n.rows, n.groups[1 + len(n.walks) :]) for n in self.nest.nests)
         steps = [sum(prod(a.size for a in (*rows, *f)) for f in folds) for rows, folds in each]
-        return steps[number] / sum(steps)
+        return steps[self.number] / sum(steps)
 
-    def row(self, number: int, name: str) -> Axis | None:
-        return next((a for a in self.one(number).rows if a.name == name), None)
+    def row(self, name: str) -> Axis | None:
+        return next((a for a in self.one.rows if a.name == name), None)
 
-    def bind_grid(self, number: int, but: tuple[str, ...] = ()) -> None:
+    def bind_grid(self, but: tuple[str, ...] = ()) -> None:
         """Every row axis that is still a loop goes to the grid."""
-        for axis in self.one(number).rows:
+        for axis in self.one.rows:
             if self.nest.kind(axis) is Kind.LOOP and axis.name not in but:
                 self.apply(OptKind.GRID, axis)
 

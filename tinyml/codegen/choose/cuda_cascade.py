@@ -39,11 +39,11 @@ TAKEN = 232  # registers of a thread, where another warpgroup has boxes copied
 ASIDE = 32  # registers of a warpgroup's thread beside its sums, about
 
 
-def cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
+def cascade(chooser: Chooser, sides: Sides, inner: list[Sides]) -> bool:
     """A product whose factor is made of products: each warp has rows of both, in registers."""
     rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
     parts, width = _parts(columns.size, 1 + len(sides.beside))
-    every = parts * prod(a.size for a in chooser.one(number).rows if a is not columns)
+    every = parts * prod(a.size for a in chooser.one.rows if a is not columns)
     read = sum(EDGE * s.longest.size * s.a.dtype.itemsize for s in inner)  # of rows, by a warp
     most = min(2 * rows.size - 1, every // chooser.target.cores) // EDGE
     most = min(most, chooser.target.cache // (2 * read))  # as much is left for what they meet
@@ -60,52 +60,52 @@ def cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> 
     chooser.apply(OptKind.THREAD, rows.name, warps)
     chooser.apply(OptKind.UNROLL, columns.name, width // EDGE)
     chooser.apply(OptKind.UNROLL, axis.name, steps)
-    chooser.bind_grid(number)
-    busy = warps * prod(a.size for a in chooser.nest.grid(chooser.one(number)))
-    name = _among_blocks(chooser, number, axis.name, EACH * chooser.target.cores // busy)
+    chooser.bind_grid()
+    busy = warps * prod(a.size for a in chooser.nest.grid(chooser.one))
+    name = _among_blocks(chooser, axis.name, EACH * chooser.target.cores // busy)
     before = chooser.nest, [*chooser.opts]
     for waits in (True, False), (False,), ():  # rows of a warp, and what they meet
         chooser.nest, chooser.opts[:] = before
-        if walked := _staged_within(chooser, number, name, waits):
-            fill_ahead(chooser, number, walked, boxes=False)
-        if bytes_of(chooser.one(number).tiles) <= chooser.target.cache:
+        if walked := _staged_within(chooser, name, waits):
+            fill_ahead(chooser, walked, boxes=False)
+        if bytes_of(chooser.one.tiles) <= chooser.target.cache:
             return True
     return False
 
 
 @all_or_nothing
-def cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
+def cascade_of_warpgroups(chooser: Chooser, sides: Sides, inner: list[Sides]) -> bool:
     """The same by warpgroups: each has 64 rows, what they meet lies in panels.
 
     If most multiprocessors have a block: 128 on 132 took 11.6 us where blocks of warps took 14.8.
     """
     rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
-    others = prod(a.size for a in chooser.one(number).rows if a not in (rows, columns))
+    others = prod(a.size for a in chooser.one.rows if a not in (rows, columns))
     each, most = row_of(sides.a.dtype), max(COLUMNS) // (1 + len(sides.beside))
     width = -(-columns.size // each) * each
     blocks, products = others * -(-rows.size // (2 * ROWS)), len(inner) + 1 + len(sides.beside)
-    groups = _groups(chooser, number, products, width <= each, blocks)
+    groups = _groups(chooser, products, width <= each, blocks)
     enough = others * -(-rows.size // (groups * ROWS)) >= MOST * chooser.target.cores
     if not (chooser.target.warpgroups and enough and width <= most):
         return False
-    if groups == 2 and _by_boxes(chooser, number, sides, inner, width):
+    if groups == 2 and _by_boxes(chooser, sides, inner, width):
         return True
-    if not _made_by(chooser, number, sides, inner, (groups, width, each)):
+    if not _made_by(chooser, sides, inner, (groups, width, each)):
         return False
     sums = (width * (1 + len(sides.beside)) + each * len(inner)) // 2
     room = REGISTERS // (WARPS * WARP * (sums + ASIDE))  # for blocks of one warpgroup
     held = (1 + len(sides.beside)) * each // 4  # what products that are deferred multiply
     as_many = room * WARPS * WARP * (sums + held + ASIDE) <= REGISTERS
     defer = groups == 1 and products > 2 and as_many
-    if walked := _staged_within(chooser, number, axis.name, (True, False)):
+    if walked := _staged_within(chooser, axis.name, (True, False)):
         some = room if groups == 1 else 2
-        fill_ahead(chooser, number, walked, boxes=False, blocks=some, defer=defer)
-    one = chooser.one(number)
+        fill_ahead(chooser, walked, boxes=False, blocks=some, defer=defer)
+    one = chooser.one
     return all_in_panels(one) and bytes_of(one.tiles) <= chooser.target.cache
 
 
 @all_or_nothing
-def _by_boxes(chooser: Chooser, number: int, sides: Sides, inner: list[Sides], width: int) -> bool:
+def _by_boxes(chooser: Chooser, sides: Sides, inner: list[Sides], width: int) -> bool:
     """Two warpgroups for which the card copies boxes, and twice as much is made at a step.
 
     A multiprocessor has one such block, so a step's sums are made beside the next one's scores. It
@@ -115,22 +115,22 @@ def _by_boxes(chooser: Chooser, number: int, sides: Sides, inner: list[Sides], w
     axis, deep = sides.fold.axes[0], sum(s.longest.size for s in inner)
     sums, held = (width + WIDE * len(inner)) // 2, WIDE // 4
     steps = axis.size // WIDE
-    own = any(needed([fold]) for fold in chooser.one(number).folds)  # half of them, about
+    own = any(needed([fold]) for fold in chooser.one.folds)  # half of them, about
     if steps < (2 if own else 1) * LONG or deep + width < BUSY or sums + held + ASIDE > TAKEN:
         return False
-    if not _made_by(chooser, number, sides, inner, (2, width, WIDE)):
+    if not _made_by(chooser, sides, inner, (2, width, WIDE)):
         return False
-    walked = _staged_within(chooser, number, axis.name, (True, False))
-    if walked is None or not fill_by_boxes(chooser, number, walked):
+    walked = _staged_within(chooser, axis.name, (True, False))
+    if walked is None or not fill_by_boxes(chooser, walked):
         return False
-    one = chooser.one(number)
+    one = chooser.one
     only = [r for fold in one.folds for r in needed([fold])]
     late = begin(walked, only, {}, chooser.nest.grid(one)).starts  # phases are counted from 0
     return not late and all_in_panels(one)
 
 
 def _made_by(
-    chooser: Chooser, number: int, sides: Sides, inner: list[Sides], shape: tuple[int, int, int]
+    chooser: Chooser, sides: Sides, inner: list[Sides], shape: tuple[int, int, int]
 ) -> bool:
     """Rows shared out to so many warpgroups, which make so many columns, and so many within."""
     (groups, width, wide), each = shape, row_of(sides.a.dtype)
@@ -148,11 +148,11 @@ def _made_by(
     chooser.apply(OptKind.THREAD, rows.name, groups)
     for name, size in dict.fromkeys((s.longest.name, s.longest.size) for s in inner):
         chooser.apply(OptKind.UNROLL, name, -(-size // each) * each // EDGE)
-    chooser.bind_grid(number)
+    chooser.bind_grid()
     return True
 
 
-def _groups(chooser: Chooser, number: int, products: int, narrow: bool, blocks: int) -> int:
+def _groups(chooser: Chooser, products: int, narrow: bool, blocks: int) -> int:
     """How many warpgroups share what they copy: two, unless that is multiplied often.
 
     Blocks of one wait for nobody else, and more of them fit. On an H200 gradients of 128 columns
@@ -160,49 +160,49 @@ def _groups(chooser: Chooser, number: int, products: int, narrow: bool, blocks: 
     they wait for copies, if no other results take registers: 2.62 for 2.90. Where rows have steps
     of their own, the longest of few blocks keep others waiting: 64 columns took 57 us for 65.
     """
-    one, cores = chooser.one(number), chooser.target.cores
+    one, cores = chooser.one, chooser.target.cores
     own = narrow and blocks < FEW * cores and any(needed([fold]) for fold in one.folds)
     return 1 if products > 2 or own or len(one.stores) > 1 or blocks < cores else 2
 
 
-def _among_blocks(chooser: Chooser, number: int, name: str, most: int) -> str:
+def _among_blocks(chooser: Chooser, name: str, most: int) -> str:
     """A long fold of products in parts for blocks, if rows are too few for multiprocessors."""
-    walked = next((a for a in chooser.one(number).axes if a.name == name), None)
+    walked = next((a for a in chooser.one.axes if a.name == name), None)
     parts = min(most, walked.size // PART) if walked is not None and not chooser.nest.along else 1
-    return shared(chooser, number, name, 1, parts) if parts > 1 else name
+    return shared(chooser, name, 1, parts) if parts > 1 else name
 
 
-def _staged_within(chooser: Chooser, number: int, name: str, waits: Sequence[bool]) -> Axis | None:
+def _staged_within(chooser: Chooser, name: str, waits: Sequence[bool]) -> Axis | None:
     """What products of a cascade multiply in tiles, if it `waits` from step to step, or does not.
 
     The steps are those of the axis of that name, which is the answer: tiles are filled ahead of it.
     """
-    grid = chooser.nest.grid(chooser.one(number))
-    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name == name]
+    grid = chooser.nest.grid(chooser.one)
+    walked = [a for fold in chooser.one.folds for a in fold.axes if a.name == name]
     for made in products_of(chooser.nest):
         for factor in (made.a, made.b):
             each = bool(walked) and walked[0] in factor.free
             after = walked[0] if each else grid[-1] if grid else None
             if after is not None and (not each) in waits and not factor.has_fold:
-                to_tile(chooser, number, factor, after)
+                to_tile(chooser, factor, after)
     if not walked:
         return None
-    _others_staged(chooser, number, walked[0])
+    _others_staged(chooser, walked[0])
     return walked[0]
 
 
-def _others_staged(chooser: Chooser, number: int, walked: Axis) -> None:
+def _others_staged(chooser: Chooser, walked: Axis) -> None:
     """What else a step reads that is the same for all rows, as statistics of columns, in tiles.
 
     Else each step would wait for memory.
     """
     rows = {product.lane[0] for product in products_of(chooser.nest)}
-    for load in loads_of(chooser.one(number)):
+    for load in loads_of(chooser.one):
         if walked not in load.free or not rows.isdisjoint(load.free):
             continue
         before = chooser.nest, [*chooser.opts]
-        to_tile(chooser, number, load, walked)
-        if not all(tile.copies for tile in chooser.one(number).tiles if tile.after is walked):
+        to_tile(chooser, load, walked)
+        if not all(tile.copies for tile in chooser.one.tiles if tile.after is walked):
             chooser.nest, chooser.opts[:] = before
 
 

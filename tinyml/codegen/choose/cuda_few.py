@@ -27,15 +27,15 @@ ACCESS = 16  # bytes
 
 
 @all_or_nothing
-def by_warps(chooser: Chooser, number: int) -> bool:
+def by_warps(chooser: Chooser) -> bool:
     """Choose parts of the fold, steps and rows; False if these are many, or nothing runs along."""
-    of_groups(chooser, number)
-    one = divided_last(chooser.one(number))
+    of_groups(chooser)
+    one = divided_last(chooser.one)
     found = running(one)
     if found is None or len(chooser.nest.nests) > 1:
         return False
     axes = _axes(one, found)
-    return len(axes) > 0 and _to_warps(chooser, number, found.axis, axes)
+    return len(axes) > 0 and _to_warps(chooser, found.axis, axes)
 
 
 def _axes(one: Nest, found: Running) -> Sequence[Axis]:
@@ -52,25 +52,25 @@ def _axes(one: Nest, found: Running) -> Sequence[Axis]:
     return axes if 0 < every <= FEW else ()
 
 
-def _to_warps(chooser: Chooser, number: int, folded: Axis, axes: Sequence[Axis]) -> bool:
+def _to_warps(chooser: Chooser, folded: Axis, axes: Sequence[Axis]) -> bool:
     each = sum(-(-axis.size // WARP) for axis in axes)
     steps = next(n for n in (STEPS, 4, 2, 1) if n * each <= EACH or n == 1)
-    rows = prod(a.size for a in chooser.one(number).rows)
+    rows = prod(a.size for a in chooser.one.rows)
     parts = min(chooser.target.cores * WARPS // rows, isqrt(folded.size), folded.size // steps)
     parts = max(1, parts // TOGETHER * TOGETHER or parts)
     size = -(-folded.size // (parts * steps)) * steps
     chooser.apply(OptKind.PAD, folded, parts * size)
     if not chooser.apply(OptKind.ONLINE, folded.name):
         return False
-    if not all(_to_lanes(chooser, number, axis) for axis in axes):
+    if not all(_to_lanes(chooser, axis) for axis in axes):
         return False
-    last = chooser.one(number).rows[-1:]
+    last = chooser.one.rows[-1:]
     if last and last[0].size > 1:
-        loads = (x for x in chooser.one(number).loads if last[0] not in x.free)
+        loads = (x for x in chooser.one.loads if last[0] not in x.free)
         together = any(not x.free.isdisjoint(axes) for x in loads)
         warps = FEW if together else NEIGHBOURS
         chooser.apply(OptKind.THREAD, last[0].name, min(last[0].size, warps))
-    chooser.bind_grid(number)
+    chooser.bind_grid()
     name = folded.name
     if size < folded.size and chooser.apply(OptKind.SPLIT, name, size):
         chooser.apply(OptKind.GRID, name)
@@ -79,9 +79,9 @@ def _to_warps(chooser: Chooser, number: int, folded: Axis, axes: Sequence[Axis])
     return True
 
 
-def _to_lanes(chooser: Chooser, number: int, axis: Axis) -> bool:
+def _to_lanes(chooser: Chooser, axis: Axis) -> bool:
     """An axis to the lanes of a warp, several neighbours to each."""
-    one, name = chooser.one(number), axis.name
+    one, name = chooser.one, axis.name
     stored = [s.dtype.itemsize for s in one.stores]
     lanes = ACCESS // max([load.dtype.itemsize for load in one.loads] + stored)
     while lanes > 1 and (axis.size % lanes or axis.size < WARP * lanes):

@@ -28,9 +28,9 @@ STEPS = 64, 32, 16, 8  # of a fold
 FEWEST = (8, 4), (4, 4), (4, 2)  # rows and steps, where nothing is staged
 
 
-def run_along(chooser: Chooser, number: int) -> bool:
+def run_along(chooser: Chooser) -> bool:
     """Choose rows and steps; False if no folds run along, or tiles of them are too large."""
-    one = divided_last(chooser.one(number))
+    one = divided_last(chooser.one)
     found = running(one)
     sides = sides_along(one, found) if found is not None else None
     if found is None or sides is None:
@@ -38,20 +38,15 @@ def run_along(chooser: Chooser, number: int) -> bool:
     walked = found.axis, *sides
     sizes = sorted(product(ROWS, STEPS), key=_reads)
     ways = (*product((True, False), sizes), *product((False,), FEWEST))
-    return any(_tiled(chooser, number, walked, *size, staged) for staged, size in ways)
+    return any(_tiled(chooser, walked, *size, staged) for staged, size in ways)
 
 
 @all_or_nothing
 def _tiled(
-    chooser: Chooser,
-    number: int,
-    walked: tuple[Axis, Axis, set[Axis]],
-    rows: int,
-    step: int,
-    staged: bool,
+    chooser: Chooser, walked: tuple[Axis, Axis, set[Axis]], rows: int, step: int, staged: bool
 ) -> bool:
     """Whether blocks of so many rows fit, that meet so many others in a step."""
-    one, (folded, kept, others) = chooser.one(number), walked
+    one, (folded, kept, others) = chooser.one, walked
     blocks = prod(a.size for a in others) * -(-kept.size // rows)
     if rows > WARP and (kept.size <= rows // 2 or blocks < chooser.target.cores):
         return False
@@ -62,23 +57,23 @@ def _tiled(
     _rows_of_block(chooser, kept, rows, rows if others else 2 * rows)
     for axis in others:
         chooser.apply(OptKind.GRID, axis)
-    after = chooser.nest.grid(chooser.one(number))[-1]
+    after = chooser.nest.grid(chooser.one)[-1]
     if not chooser.apply(OptKind.ONLINE, after, step):
         return False
     while chooser.apply(OptKind.ONLINE, after, step):
         pass  # another walk, of folds that read what the last one made
     if staged:
-        _stage(chooser, number)
-    for tile in chooser.one(number).tiles:
+        _stage(chooser)
+    for tile in chooser.one.tiles:
         if not tile.copies:
             folds = [e for e in nodes(tile.value) if isinstance(e, Fold)]
             _to_threads(chooser, tile.axes, bool(folds))
             for axis in dict.fromkeys(fold.axes[-1] for fold in folds):
                 chooser.apply(OptKind.UNROLL, axis, NEIGHBOURS)
-    for walk in chooser.one(number).walks:
+    for walk in chooser.one.walks:
         if any(chooser.nest.kind(a) is Kind.LOOP for a in walk.axes):
             _to_threads(chooser, walk.axes, False)
-    return sum(tile.nbytes for tile in chooser.one(number).tiles) <= chooser.target.cache
+    return sum(tile.nbytes for tile in chooser.one.tiles) <= chooser.target.cache
 
 
 def _rows_of_block(chooser: Chooser, kept: Axis, rows: int, least: int) -> None:
@@ -94,17 +89,17 @@ def _rows_of_block(chooser: Chooser, kept: Axis, rows: int, least: int) -> None:
         chooser.apply(OptKind.UNROLL, inner, rows // ACROSS)
 
 
-def _stage(chooser: Chooser, number: int) -> None:
+def _stage(chooser: Chooser) -> None:
     """What is multiplied, in tiles: of the block's rows, or of a step."""
-    grid = chooser.nest.grid(chooser.one(number))[-1]
-    for name in [tile.name for tile in chooser.one(number).tiles]:
-        tile = next(t for t in chooser.one(number).tiles if t.name == name)
+    grid = chooser.nest.grid(chooser.one)[-1]
+    for name in [tile.name for tile in chooser.one.tiles]:
+        tile = next(t for t in chooser.one.tiles if t.name == name)
         bound = {a for e in nodes(tile.value) if isinstance(e, Fold) for a in e.axes}
         for load in [e for e in nodes(tile.value) if isinstance(e, Load)]:
             if load.free.isdisjoint(bound) or load.free.isdisjoint(tile.axes):
                 continue
             steps = [a for a in (tile.over, tile.after) if a is not None and a in load.free]
-            chooser.stage(number, (*steps, grid)[0], load)
+            chooser.stage((*steps, grid)[0], load)
 
 
 def _to_threads(chooser: Chooser, axes: Iterable[Axis], folded: bool) -> None:

@@ -54,20 +54,20 @@ GROUP = 8  # tiles of rows whose blocks run one after the other: they share colu
 
 
 @all_or_nothing
-def multiply(chooser: Chooser, number: int) -> bool:
+def multiply(chooser: Chooser) -> bool:
     """Choose tiles for a product of matrices; False if it is too small, or of other numbers."""
-    sides = sides_of(chooser.one(number)) or of_groups(chooser, number)
+    sides = sides_of(chooser.one) or of_groups(chooser)
     if sides is None or not sides.depth:
         return False
-    inner = sides_within(chooser.one(number), sides)
+    inner = sides_within(chooser.one, sides)
     if inner is None or (inner and len(chooser.nest.nests) > 1):
         return False
     if not inner:
-        windows = [a for a in sides.fold.axes if _is_window(chooser.one(number), a)]
-        sides = _joined(chooser, number, sides, sides.columns)
-        sides = _joined_rows(chooser, number, sides)
-        sides = _joined_columns(chooser, number, sides)
-        sides = _one_fold(chooser, number, sides, windows)
+        windows = [a for a in sides.fold.axes if _is_window(chooser.one, a)]
+        sides = _joined(chooser, sides, sides.columns)
+        sides = _joined_rows(chooser, sides)
+        sides = _joined_columns(chooser, sides)
+        sides = _one_fold(chooser, sides, windows)
     axis = sides.longest
     small = not inner and min(sides.rows.size, sides.columns.size, axis.size) < EDGE // 2
     target = chooser.target
@@ -75,37 +75,37 @@ def multiply(chooser: Chooser, number: int) -> bool:
         return False
     known = all(target.capability >= MULTIPLYING[s.a.dtype] for s in (sides, *inner) if s.depth)
     if inner:
-        by_groups = known and cascade_of_warpgroups(chooser, number, sides, inner)
-        return by_groups or (known and cascade(chooser, number, sides, inner))
-    if not (sides.around or sides.beside) and _by_warpgroups(chooser, number, sides):
+        by_groups = known and cascade_of_warpgroups(chooser, sides, inner)
+        return by_groups or (known and cascade(chooser, sides, inner))
+    if not (sides.around or sides.beside) and _by_warpgroups(chooser, sides):
         return True
     if known and (sides.depth == 16 or target.tf32):
-        return _on_tensor_cores(chooser, number, sides, axis)
-    return sides.depth == 8 and _in_registers(chooser, number, sides, axis)
+        return _on_tensor_cores(chooser, sides, axis)
+    return sides.depth == 8 and _in_registers(chooser, sides, axis)
 
 
-def of_groups(chooser: Chooser, number: int) -> Sides | None:
+def of_groups(chooser: Chooser) -> Sides | None:
     """A product in each step of a row axis that both factors divide, as groups of channels are."""
-    for axis in chooser.one(number).rows:
-        atoms = {atom for load in chooser.one(number).loads for atom, _ in load.position.terms}
+    for axis in chooser.one.rows:
+        atoms = {atom for load in chooser.one.loads for atom, _ in load.position.terms}
         found = (a for a in atoms if isinstance(a, Quotient) and a.inner == linear(axis))
         for size in {atom.by for atom in found}:
             chooser.apply(OptKind.SPLIT, axis, size)
-    return sides_of(chooser.one(number))
+    return sides_of(chooser.one)
 
 
-def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis, most: int = 4 * EDGE) -> Sides:
+def _joined(chooser: Chooser, sides: Sides, last: Axis, most: int = 4 * EDGE) -> Sides:
     """A short axis made one with those before it, as long as that leaves a product of matrices.
 
     Images and windows have several short ones. Whoever puts elements into tiles divides again.
     """
     while last.size <= most:
-        group = next(g for g in chooser.one(number).groups if last in g)
+        group = next(g for g in chooser.one.groups if last in g)
         before = chooser.nest, [*chooser.opts]
         outer = group[group.index(last) - 1]
         joined = Axis(outer.name, outer.size * last.size)
         done = outer is not group[-1] and chooser.apply(OptKind.COLLAPSE, outer, LOADS)
-        again = sides_of(chooser.one(number)) if done else None
+        again = sides_of(chooser.one) if done else None
         if again is None or joined not in (again.rows, again.columns, *again.fold.axes):
             chooser.nest, chooser.opts[:] = before
             break
@@ -113,24 +113,24 @@ def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis, most: int =
     return sides
 
 
-def _joined_rows(chooser: Chooser, number: int, sides: Sides) -> Sides:
+def _joined_rows(chooser: Chooser, sides: Sides) -> Sides:
     """Rows made one axis with those before them, further if tiles of them would be far from full.
 
     Columns that come between are walked before.
     """
-    sides = _joined(chooser, number, sides, sides.rows)
+    sides = _joined(chooser, sides, sides.rows)
     size, edge = sides.rows.size, 4 * EDGE
     if (-(-size // edge) * edge - size) * 8 <= size:
         return sides
     before = chooser.nest, [*chooser.opts]
     chooser.apply(OptKind.ORDER, sides.columns.name)
-    joined = _joined(chooser, number, sides, sides.rows, size)
+    joined = _joined(chooser, sides, sides.rows, size)
     if joined is sides:
         chooser.nest, chooser.opts[:] = before
     return joined
 
 
-def _joined_columns(chooser: Chooser, number: int, sides: Sides) -> Sides:
+def _joined_columns(chooser: Chooser, sides: Sides) -> Sides:
     """Columns too few for a tile, as pixels of a small image, made one axis with those before them.
 
     Rows that come between are walked before.
@@ -138,13 +138,13 @@ def _joined_columns(chooser: Chooser, number: int, sides: Sides) -> Sides:
     before = chooser.nest, [*chooser.opts]
     if sides.columns.size >= 2 * EDGE or not chooser.apply(OptKind.ORDER, sides.rows.name):
         return sides
-    joined = _joined(chooser, number, sides, sides.columns, 2 * EDGE - 1)
+    joined = _joined(chooser, sides, sides.columns, 2 * EDGE - 1)
     if joined is sides:
         chooser.nest, chooser.opts[:] = before
     return joined
 
 
-def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axis]) -> Sides:
+def _one_fold(chooser: Chooser, sides: Sides, windows: Sequence[Axis]) -> Sides:
     """The axes of a fold made one: places of windows before a step of the others, if it is whole.
 
     So places are the same for all of a step, and the next steps read the same elements, but for
@@ -152,8 +152,8 @@ def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axi
     """
     rest = [a for a in sides.fold.axes if a not in windows]
     if not (windows and rest) or rest[-1].size % EDGE:
-        return _joined(chooser, number, sides, sides.fold.axes[-1])
-    *_, parts = tile_of(chooser, number, sides)
+        return _joined(chooser, sides, sides.fold.axes[-1])
+    *_, parts = tile_of(chooser, sides)
     last, step = rest[-1].name, BYTES // sides.a.dtype.itemsize
     outer = [a.name for a in (*rest[:-1], *windows)]
     if rest[-1].size % step == 0 and chooser.apply(OptKind.SPLIT, last, step):
@@ -162,9 +162,9 @@ def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axi
     for name in reversed(outer):
         chooser.apply(OptKind.ORDER, name)
     most = 4 * EDGE if parts > 1 else folded(sides)
-    ordered = sides_of(chooser.one(number))
+    ordered = sides_of(chooser.one)
     assert ordered is not None
-    return _joined(chooser, number, ordered, ordered.fold.axes[-1], most)
+    return _joined(chooser, ordered, ordered.fold.axes[-1], most)
 
 
 def _is_window(one: Nest, axis: Axis) -> bool:
@@ -173,11 +173,11 @@ def _is_window(one: Nest, axis: Axis) -> bool:
     return any(overlap(load, axis, a) for load in one.loads for a in longer)
 
 
-def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
-    *edges, parts = tile_of(chooser, number, sides)
+def _on_tensor_cores(chooser: Chooser, sides: Sides, axis: Axis) -> bool:
+    *edges, parts = tile_of(chooser, sides)
     step = BYTES // sides.a.dtype.itemsize
     step = step if axis.size > step // 2 else step // 2
-    read = _read_for_columns(chooser.one(number), sides)
+    read = _read_for_columns(chooser.one, sides)
     depths = dict.fromkeys((axis, *(s.longest for s in sides.beside)))
     whole = padded(chooser, [sides.rows, sides.columns, *depths], [*edges, *[step] * len(depths)])
     if not (whole and chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth)):
@@ -189,10 +189,10 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         for walked, edge, n in zip((sides.rows, sides.columns), edges, warps, strict=True):
             chooser.apply(OptKind.UNROLL, walked.name, edge // EDGE // n)
             chooser.apply(OptKind.THREAD, walked.name, n)
-        _to_grid(chooser, number, sides)
-        name = shared(chooser, number, axis.name, step // sides.depth, parts)
-        _stage(chooser, number, sides, name, step // sides.depth)
-        one = chooser.one(number)
+        _to_grid(chooser, sides)
+        name = shared(chooser, axis.name, step // sides.depth, parts)
+        _stage(chooser, sides, name, step // sides.depth)
+        one = chooser.one
         looks_up = any(e.position.looked for e in loads_of(one))  # each row has its own address
         beside = LOOKED * looks_up + read * (edges[1] // warps[1] // COLUMNS_APART)
         held = _held(one, prod(edges) * (1 + len(sides.beside)), WARP * prod(warps)) + beside
@@ -213,7 +213,7 @@ def _read_for_columns(one: Nest, sides: Sides) -> int:
     return sum(sides.columns in e.free <= once for e in loads_of(one))
 
 
-def _by_warpgroups(chooser: Chooser, number: int, sides: Sides) -> bool:
+def _by_warpgroups(chooser: Chooser, sides: Sides) -> bool:
     """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
 
     If factors can be copied to panels ahead: in boxes, or by threads in pieces of 16 bytes. What
@@ -222,24 +222,24 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides) -> bool:
     """
     known = sides.depth == EDGE or chooser.target.tf32
     wanted = chooser.target.warpgroups and len(chooser.nest.nests) == 1
-    if not (wanted and known) or reads_more(chooser, number, sides, *PANELS):
+    if not (wanted and known) or reads_more(chooser, sides, *PANELS):
         return False
-    return _of_one_loop(chooser, number, sides) or _in_panels(chooser, number, sides)
+    return _of_one_loop(chooser, sides) or _in_panels(chooser, sides)
 
 
 @all_or_nothing
-def _of_one_loop(chooser: Chooser, number: int, sides: Sides) -> bool:
+def _of_one_loop(chooser: Chooser, sides: Sides) -> bool:
     """Where several axes are folded, as sequences of a batch are: boxes are counted by one loop."""
     if sides.fold.axes[-1].size % row_of(sides.a.dtype):
         return False  # a box would begin in one and end in another
-    joined = _joined(chooser, number, sides, sides.fold.axes[-1], folded(sides))
-    made = joined is not sides and _in_panels(chooser, number, joined)
-    return made and any(tile.bulk for tile in chooser.one(number).tiles)
+    joined = _joined(chooser, sides, sides.fold.axes[-1], folded(sides))
+    made = joined is not sides and _in_panels(chooser, joined)
+    return made and any(tile.bulk for tile in chooser.one.tiles)
 
 
 @all_or_nothing
-def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
-    rows, columns, parts = tile_of(chooser, number, sides, *PANELS)
+def _in_panels(chooser: Chooser, sides: Sides) -> bool:
+    rows, columns, parts = tile_of(chooser, sides, *PANELS)
     axis, row = sides.longest, row_of(sides.a.dtype)
     name, steps = axis.name, row // sides.depth
     full = fits(sides.rows.size, rows) and fits(sides.columns.size, columns)
@@ -249,10 +249,10 @@ def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
     if not chooser.apply(OptKind.WARPGROUP, name, columns):
         return False
     chooser.apply(OptKind.THREAD, sides.rows.name, rows // ROWS)
-    _to_grid(chooser, number, sides)
-    name = shared(chooser, number, name, steps, parts)
-    _stage(chooser, number, sides, name, steps, written_out=True)
-    one = chooser.one(number)
+    _to_grid(chooser, sides)
+    name = shared(chooser, name, steps, parts)
+    _stage(chooser, sides, name, steps, written_out=True)
+    one = chooser.one
     return all_in_panels(one) and all(tile.bulk or _in_pieces(tile) for tile in one.tiles)
 
 
@@ -262,14 +262,14 @@ def _in_pieces(tile: Tile) -> bool:
     return found is not None and found[1] * tile.value.dtype.itemsize == SIZES[0]
 
 
-def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+def _in_registers(chooser: Chooser, sides: Sides, axis: Axis) -> bool:
     """Each of 16 x 16 threads keeps sums of several rows and columns, four of which are neighbours.
 
     So it reads 16 bytes of shared memory at a time, along either axis of a tile. Where a tile holds
     columns as rows, neighbours are those of other threads: four rows of a tile are as many banks
     apart as lead every other thread to the same ones (A @ B.T took 1.8 times as long as A.T @ B).
     """
-    *edges, parts = tile_of(chooser, number, sides)
+    *edges, parts = tile_of(chooser, sides)
     step = BYTES // sides.a.dtype.itemsize
     if min(edges) < 2 * EDGE:
         return False
@@ -280,10 +280,10 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
         chooser.nest, chooser.opts[:] = before
         _to_threads(chooser, sides.rows, OptKind.UNROLL, edges[0] // THREADS, NEIGHBOURS)
         _to_threads(chooser, sides.columns, OptKind.LANES, edges[1] // THREADS, beside)
-        _to_grid(chooser, number, sides)
-        name = shared(chooser, number, axis.name, step, parts)
-        _stage(chooser, number, sides, name, step)
-        if _lie_in_lanes(chooser, number):
+        _to_grid(chooser, sides)
+        name = shared(chooser, axis.name, step, parts)
+        _stage(chooser, sides, name, step)
+        if _lie_in_lanes(chooser):
             break
     return True
 
@@ -297,55 +297,53 @@ def _to_threads(chooser: Chooser, walked: Axis, kind: OptKind, each: int, most: 
     chooser.apply(OptKind.UNROLL, f"{walked.name}s", each // beside)
 
 
-def _lie_in_lanes(chooser: Chooser, number: int) -> bool:
+def _lie_in_lanes(chooser: Chooser) -> bool:
     """Whether neighbours lie side by side in tiles."""
     lanes = [a for a, kind in chooser.nest.kinds if kind is Kind.LANE]
-    read = [e for e in chooser.one(number).exprs if isinstance(e, Stored)]
+    read = [e for e in chooser.one.exprs if isinstance(e, Stored)]
     return all(e.index.stride(a) == 1 for e in read for a in lanes if a in e.free)
 
 
-def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
+def _to_grid(chooser: Chooser, sides: Sides) -> None:
     """Blocks of a group of rows go through the columns together."""
-    rows, columns = (chooser.row(number, a.name) for a in (sides.rows, sides.columns))
+    rows, columns = (chooser.row(a.name) for a in (sides.rows, sides.columns))
     if rows and columns and max(rows.size, columns.size) > GROUP:
         even = (n for n in range(1, rows.size + 1) if rows.size % n == 0)
         group = min(even, key=lambda n: max(n / GROUP, GROUP / n))
-        others = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP]
+        others = [a for a in chooser.one.rows if chooser.nest.kind(a) is Kind.LOOP]
         front = [a.name for a in others if a not in (rows, columns)]
         if 1 < group < rows.size and chooser.apply(OptKind.SPLIT, rows, group):
             front.append(rows.name)
         if group > 1:
             for name in reversed([*front, columns.name]):
                 chooser.apply(OptKind.ORDER, name)
-    chooser.bind_grid(number)
+    chooser.bind_grid()
 
 
 def _stage(
-    chooser: Chooser, number: int, sides: Sides, name: str, steps: int, written_out: bool = False
+    chooser: Chooser, sides: Sides, name: str, steps: int, written_out: bool = False
 ) -> None:
     """Both factors in tiles, `steps` steps of an axis at a time, filled ahead if there are more."""
-    inner = _inner(chooser, number, name, steps, written_out)
-    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name not in inner]
+    inner = _inner(chooser, name, steps, written_out)
+    walked = [a for fold in chooser.one.folds for a in fold.axes if a.name not in inner]
     whole = sides.in_turn and not sides.around  # rows of factors
     folded = [a for a in walked if chooser.nest.kind(a) is Kind.LOOP and not whole]
-    grid = chooser.nest.grid(chooser.one(number))
+    grid = chooser.nest.grid(chooser.one)
     if not folded and not grid:
         return
     after, before = (folded or grid)[-1], (chooser.nest, [*chooser.opts])
     for each in (sides, *sides.beside):
         for factor in (each.a, each.b):
-            to_tile(chooser, number, factor, after)
-    if sides.in_turn and bytes_of(chooser.one(number).tiles) > chooser.target.cache:
+            to_tile(chooser, factor, after)
+    if sides.in_turn and bytes_of(chooser.one.tiles) > chooser.target.cache:
         chooser.nest, chooser.opts[:] = before
     elif folded:
-        fill_ahead(chooser, number, after)
+        fill_ahead(chooser, after)
 
 
-def _inner(
-    chooser: Chooser, number: int, name: str, steps: int, written_out: bool = False
-) -> set[str]:
+def _inner(chooser: Chooser, name: str, steps: int, written_out: bool = False) -> set[str]:
     """Names of the axes that `steps` steps of a fold become, four or all of them written out."""
-    walked = next((a for a in chooser.one(number).axes if a.name == name), None)
+    walked = next((a for a in chooser.one.axes if a.name == name), None)
     if walked is None or steps == 1:
         return set()
     if walked.size > steps and chooser.apply(OptKind.SPLIT, name, steps):

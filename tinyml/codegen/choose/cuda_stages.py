@@ -18,11 +18,11 @@ BARRIERS = 16 * STAGES  # bytes: two for each
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
 
 
-def to_tile(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
+def to_tile(chooser: Chooser, factor: Expr, after: Axis) -> None:
     """What a factor is made of in a tile, if that is read of one slot."""
     loads = (e for e in nodes(factor) if isinstance(e, Load) and e.free == factor.free)
     for load in loads:
-        found = ways(chooser.one(number), load.slot)
+        found = ways(chooser.one, load.slot)
         same = (n for n, e in enumerate(found, 1) if load in nodes(e))
         which = next(same, 1) if len(found) > 1 else 0  # both factors may read it
         chooser.apply(OptKind.STAGE, after, which, load.slot)
@@ -30,23 +30,18 @@ def to_tile(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
 
 
 def fill_ahead(
-    chooser: Chooser,
-    number: int,
-    after: Axis,
-    boxes: bool = True,
-    blocks: int = 2,
-    defer: bool = False,
+    chooser: Chooser, after: Axis, boxes: bool = True, blocks: int = 2, defer: bool = False
 ) -> None:
     """Tiles filled ahead of an axis, as far as `blocks` of a multiprocessor have room for them.
 
     If there is room for three, products of what a step makes may be deferred to the next one.
     """
-    tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
+    tiles = [tile for tile in chooser.one.tiles if tile.after is after]
     if tiles and chooser.target.capability >= ASYNCHRONOUS:
         held, cache = bytes_of(tiles), chooser.target.cache
-        fixed = bytes_of(chooser.one(number).tiles) - held
+        fixed = bytes_of(chooser.one.tiles) - held
         stages = min(STAGES, after.size, (cache - BARRIERS) // held)
-        if boxes and tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
+        if boxes and tiles[0].panels and _by_boxes(chooser, after, stages, held):
             return
         shared = max(2, (cache // blocks - fixed) // held)  # if they hold enough each
         stages = min(STAGES, after.size, shared, (cache - fixed) // held)
@@ -55,12 +50,12 @@ def fill_ahead(
             chooser.apply(OptKind.DEFER, after)
 
 
-def fill_by_boxes(chooser: Chooser, number: int, after: Axis) -> bool:
+def fill_by_boxes(chooser: Chooser, after: Axis) -> bool:
     """Tiles filled by the card ahead of an axis, for one block of a multiprocessor.
 
     What a step makes is multiplied at the next one.
     """
-    one = chooser.one(number)
+    one = chooser.one
     held = bytes_of(tile for tile in one.tiles if tile.after is after)
     left = chooser.target.cache - BARRIERS - (bytes_of(one.tiles) - held)
     stages = min(STAGES, after.size, left // held if held else 0)
@@ -73,9 +68,9 @@ def bytes_of(tiles: Iterable[Tile]) -> int:
 
 
 @all_or_nothing
-def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:
+def _by_boxes(chooser: Chooser, after: Axis, stages: int, held: int) -> bool:
     """Tiles filled by the card; no more blocks than it runs at once, if there are more tiles."""
-    grid = chooser.nest.grid(chooser.one(number))
+    grid = chooser.nest.grid(chooser.one)
     blocks = chooser.target.cores * (chooser.target.cache // (stages * held + BARRIERS))
     turns = -(-prod(a.size for a in grid) // max(1, blocks))
     if turns > 1:

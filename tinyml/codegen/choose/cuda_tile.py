@@ -28,33 +28,27 @@ HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more 
 
 
 def tile_of(
-    chooser: Chooser,
-    number: int,
-    sides: Sides,
-    down: Sequence[int] = EDGES,
-    across: Sequence[int] = EDGES,
+    chooser: Chooser, sides: Sides, down: Sequence[int] = EDGES, across: Sequence[int] = EDGES
 ) -> tuple[int, int, int]:
     """Rows and columns of a block's tile, and how many blocks share the fold of each."""
-    rows, columns, parts = _least(chooser, number, sides, down, across)[2:]
+    rows, columns, parts = _least(chooser, sides, down, across)[2:]
     small = parts > 1 and rows * columns <= HEAVY_EDGE**2
-    if small and any(load.valid for load in loads_of(chooser.one(number))):
+    if small and any(load.valid for load in loads_of(chooser.one)):
         parts = min(parts * BESIDE, max(parts, folded(sides) // LONG))
     return rows, columns, parts
 
 
-def reads_more(
-    chooser: Chooser, number: int, sides: Sides, down: Sequence[int], across: Sequence[int]
-) -> bool:
+def reads_more(chooser: Chooser, sides: Sides, down: Sequence[int], across: Sequence[int]) -> bool:
     """Whether such tiles are too few, or too large, for a product that others suit better.
 
     64 x 16384 x 64 on an H200: 16 parts of one tile took 19.5 us, 22 parts of four 14.2.
     """
-    read, best = (_least(chooser, number, sides, *e)[0] for e in ((down, across), (EDGES, EDGES)))
+    read, best = (_least(chooser, sides, *e)[0] for e in ((down, across), (EDGES, EDGES)))
     return read > MUCH * best
 
 
 def _least(
-    chooser: Chooser, number: int, sides: Sides, down: Sequence[int], across: Sequence[int]
+    chooser: Chooser, sides: Sides, down: Sequence[int], across: Sequence[int]
 ) -> tuple[int, int, int, int, int]:
     """The tile for which least is read: how much, its edges' sum, rows, columns, parts of a fold.
 
@@ -67,11 +61,11 @@ def _least(
     length, cores = folded(sides), chooser.target.cores
     factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
     nests = len(chooser.nest.nests)  # alike, as phases of a window are
-    others = nests * prod(a.size for a in chooser.one(number).rows)
+    others = nests * prod(a.size for a in chooser.one.rows)
     others //= sides.rows.size * sides.columns.size
     found, (each, balance) = [], _pace(chooser, sides, others)
     alone = nests == 1 and not (sides.around or sides.beside)
-    for rows, columns in _known_tiles(chooser, number, sides, down, across):
+    for rows, columns in _known_tiles(chooser, sides, down, across):
         blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
         sums = rows * columns * SUM
         edge = max((rows + columns) * each, rows * columns // balance)
@@ -96,22 +90,22 @@ def _pace(chooser: Chooser, sides: Sides, others: int) -> tuple[int, int]:
 
 
 def _known_tiles(
-    chooser: Chooser, number: int, sides: Sides, down: Sequence[int], across: Sequence[int]
+    chooser: Chooser, sides: Sides, down: Sequence[int], across: Sequence[int]
 ) -> Iterable[tuple[int, int]]:
     """Rows and columns that tiles may have."""
     if sides.in_turn:
         down = across = _edges_around(chooser, sides)
-    elif _is_heavy(chooser.one(number), sides):
+    elif _is_heavy(chooser.one, sides):
         down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
     return product(_edges(sides.rows.size, down), _edges(sides.columns.size, across))
 
 
-def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> str:
+def shared(chooser: Chooser, name: str, steps: int, parts: int) -> str:
     """The fold in so many parts, each for a block: what then walks the axis of that name.
 
     Other axes are divided first, and that one into whole steps.
     """
-    every = [fold.axes for fold in chooser.one(number).folds]
+    every = [fold.axes for fold in chooser.one.folds]
     axes = next((own for own in every if any(a.name == name for a in own)), every[0])
     for axis in sorted(axes, key=lambda a: a.name == name):
         unit = steps if axis.name == name else 1

@@ -23,9 +23,9 @@ MOST = 4  # tiles
 
 
 @all_or_nothing
-def transposed(chooser: Chooser, number: int) -> bool:
+def transposed(chooser: Chooser) -> bool:
     """Choose tiles for what is read across; False if there is nothing."""
-    one = chooser.one(number)
+    one = chooser.one
     last = one.rows[-1]
     jumping = _jumping(one, last)
     across = _across(one, jumping)
@@ -33,14 +33,14 @@ def transposed(chooser: Chooser, number: int) -> bool:
     if across is None or len(slots) > MOST or len({*slots}) < len(slots):
         return False
     _to_tiles(chooser, across, last)
-    chooser.bind_grid(number)
-    grid = chooser.nest.grid(chooser.one(number))
+    chooser.bind_grid()
+    grid = chooser.nest.grid(chooser.one)
     alone = sum(last in e.free for e in one.loads) == 1  # then tiles hold what is made of it
-    return grid != () and all(_staged(chooser, number, grid[-1], slot, alone) for slot in slots)
+    return grid != () and all(_staged(chooser, grid[-1], slot, alone) for slot in slots)
 
 
-def _staged(chooser: Chooser, number: int, after: Axis, slot: int, alone: bool) -> bool:
-    which = 0 if alone else len(ways(chooser.one(number), slot)) + 1  # only what is loaded
+def _staged(chooser: Chooser, after: Axis, slot: int, alone: bool) -> bool:
+    which = 0 if alone else len(ways(chooser.one, slot)) + 1  # only what is loaded
     return chooser.apply(OptKind.STAGE, after, which, slot)
 
 
