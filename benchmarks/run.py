@@ -85,7 +85,9 @@ def arguments() -> argparse.Namespace:
 
 def everything(quick: bool) -> list[Work]:
     """All workloads, or those of --quick."""
-    all_of_them: list[Work] = [*workloads.kernels(), *steps.steps(), steps.decode(GPTSize(batch=1))]
+    gpt2 = GPTSize(12, 768, 12, 1024, 1, 50257)  # of 124M parameters
+    decoders = [steps.decode(GPTSize(batch=1)), steps.decode(gpt2)]
+    all_of_them: list[Work] = [*workloads.kernels(), *steps.steps(), *decoders]
     return [work for work in all_of_them if work.quick or not quick]
 
 
