@@ -131,6 +131,52 @@ def test_what_is_not_a_factor_waits_for_the_whole_fold(target: Target) -> None:
 
 @TARGETS
 @pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("way", ["doubled", "a tenth", "beside"])
+def test_what_the_largest_so_far_does_not_bound_waits_too(way: str, target: Target) -> None:
+    """exp(s - 2 * m) is infinite for the first steps of a row that grows towards 0."""
+    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
+    scores = q @ k.transpose(-2, -1)
+    top = scores.max(-1, keepdim=True)
+    exponents = {
+        "doubled": scores - 2 * top,
+        "a tenth": scores * 0.1 - top,
+        "beside": scores - top + memory(26),
+    }
+    assert_right(kernel_of(exponents[way].exp() @ v), target, times=2)
+
+
+def test_a_power_of_less_than_twice_the_largest_is_finite() -> None:
+    rng = np.random.default_rng(0)
+    q, k = (rng.random((n, 4)).astype(np.float32) + 0.5 for n in (40, KEYS))
+    k *= np.linspace(-60, -1, KEYS, dtype=np.float32)[:, None]
+    v = rng.standard_normal((KEYS, 4)).astype(np.float32)
+    x, y, z = (Tensor(a, device="CPU").realize() for a in (q, k, v))
+    made = ((s := x @ y.T) - 2 * s.max(-1, keepdim=True)).exp() @ z
+    scores = q.astype(np.float64) @ k.astype(np.float64).T
+    right = np.exp(scores - 2 * scores.max(-1, keepdims=True)) @ v
+    np.testing.assert_allclose(made.numpy(), right, 1e-4, 1e-3)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("way", ["at least 0", "of a multiple", "smallest", "negative", "masked"])
+def test_what_it_does_bound_does_not(way: str, target: Target) -> None:
+    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
+    scores = q @ k.transpose(-2, -1)
+    top, near = scores.max(-1, keepdim=True), Tensor.arange(26) > Tensor.arange(18).unsqueeze(1)
+    largest = near.where(scores, -float("inf")).max(-1, keepdim=True)
+    weights = {
+        "at least 0": (scores - top.maximum(0)).exp(),
+        "of a multiple": (scores * 0.5 - (scores * 0.5).max(-1, keepdim=True)).exp(),
+        "smallest": (scores.min(-1, keepdim=True) - scores).exp(),
+        "negative": ((scores - top) * -0.5).exp(),
+        "masked": near.where((scores - largest).exp(), 0),
+    }
+    assert_right(kernel_of(weights[way] @ v), target)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
 def test_nor_is_what_was_cut_off_to_integers_a_factor(target: Target) -> None:
     q, k = memory(1, 18, 3), memory(1, 26, 3)
     scores = q @ k.transpose(-2, -1)

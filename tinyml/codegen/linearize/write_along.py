@@ -22,7 +22,7 @@ from tinyml.codegen.linearize.write_loops import LoopWriter
 from tinyml.codegen.matrices import TOGETHER, Aside, Bundle, Product
 from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.optimize.change import OptError
-from tinyml.codegen.optimize.online import (
+from tinyml.codegen.optimize.scales import (
     Image,
     changes_alike,
     finite,

@@ -16,39 +16,40 @@ Gimelshein, "Online normalizer calculation for softmax", and Dao, "FlashAttentio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial, reduce
 from math import inf
 
 from tinyml.codegen.expr import (
     Alu,
-    Const,
     Expr,
     Fold,
     Held,
     Select,
     Stored,
     alu,
-    const,
     is_number,
     nodes,
-    rewrite,
     select,
     substitute,
     zero,
 )
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk, rewritten
 from tinyml.codegen.optimize.change import Change, OptError, check_inner
-from tinyml.codegen.optimize.keep import divided_last, keep, unmasked
+from tinyml.codegen.optimize.keep import divided_last, keep
+from tinyml.codegen.optimize.scales import (
+    changes_alike,
+    finite,
+    follows,
+    last_scale_of,
+    multiple,
+    replaced,
+    scale_of,
+)
 from tinyml.codegen.optimize.tiles import ORDER, reading, walked_before, within_fold
-from tinyml.dtype import DType, bool_
+from tinyml.dtype import DType
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, both, inside, linear, numbered
-from tinyml.interpret import identity
 from tinyml.ops import Op
-
-Image = Mapping[Fold, Expr]  # what leaders are at some time
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _running_over(one: Nest, axis: Axis) -> Running | None:
     below = {f: {*nodes(f.body)} & {*group} for f in group}
     leaders = {f: f for f in group if not below[f] and f.op in (Op.MAX, Op.MIN)}
     others = [f for f in group if f not in leaders]
-    rest = [f for f in others if below[f] <= {*leaders} and _follows(f, leaders)]
+    rest = [f for f in others if below[f] <= {*leaders} and follows(f, leaders)]
     inner = any(axis in f.free and f.has_fold for f in one.folds)
     known = (leaders and rest) or (inner and (leaders or rest))
     return Running(axis, (*leaders,), (*rest,)) if known else None
@@ -105,41 +106,16 @@ def _scaled_last(one: Nest) -> Nest:
 
     def rule(e: Expr) -> Expr | None:
         if isinstance(e, Select) and is_number(e.other, -inf):
-            found = _multiple(e.value)
+            found = multiple(e.value)
             made = found and select(e.valid, found[0], e.other)
         elif type(e) is Fold and e.op is Op.MAX:
-            found = _multiple(e.body)
+            found = multiple(e.body)
             made = found and Fold(e.op, found[0], e.axes)
         else:
             return None
         return alu(Op.MUL, e.dtype, made, found[1]) if made and found else None
 
     return rewritten(one, rule)
-
-
-def _multiple(e: Expr) -> tuple[Expr, Const] | None:
-    """A float and the positive number that it is multiplied by, if it is."""
-    if isinstance(e, Alu) and e.op is Op.MUL and e.dtype.is_float and not e.dtype.is_half:
-        value, factor = e.sources
-        if isinstance(factor, Const) and 0 < factor.value < inf:
-            return value, factor
-    return None
-
-
-def _follows(fold: Fold, leaders: Image) -> bool:
-    """Whether a fold is a sum that only has to be scaled when leaders change.
-
-    What leads it is the largest of what it is made of: of another it might exceed all bounds while
-    that is not known.
-    """
-    below = {*nodes(fold.body)}
-    bounded = all(unmasked(leader.body)[1] in below for leader in leaders if leader in below)
-    return bounded and changes_alike(fold, leaders)
-
-
-def changes_alike(fold: Fold, leaders: Image) -> bool:
-    """Whether a fold is a sum whose terms all change by the same factor when leaders do."""
-    return fold.op is Op.ADD and _Factor(fold, leaders, leaders).of(fold.body) is not None
 
 
 def at_once(nest: LoopNest, one: Nest) -> bool:
@@ -384,96 +360,3 @@ def _apart(nest: LoopNest, number: int, name: str) -> LoopNest:
     tiles = tuple(made if t is tile else t for t in one.tiles)
     nests = tuple(replace(o, tiles=tiles) if o is one else o for o in nest.nests)
     return replace(nest, nests=nests, kinds=tuple(kinds.items()))
-
-
-def finite(image: Image) -> dict[Fold, Expr]:
-    """The same, with 0 where nothing was folded."""
-    return {f: alu(Op.WHERE, f.dtype, nothing(f, e), zero(f.dtype), e) for f, e in image.items()}
-
-
-def nothing(leader: Fold, value: Expr) -> Expr:
-    return alu(Op.EQUAL, bool_, value, const(identity(leader.op, leader.dtype), leader.dtype))
-
-
-def replaced(e: Expr, image: Image) -> Expr:
-    return rewrite(e, lambda found: image.get(found) if isinstance(found, Fold) else None)
-
-
-def scale_of(fold: Fold, old: Image, now: Image) -> Expr:
-    """What a sum is multiplied by once it is known what leads it now."""
-    scale = _Factor(fold, finite(old), finite(now)).whole()
-    for leader, before in old.items():
-        scale = alu(Op.WHERE, fold.dtype, nothing(leader, before), zero(fold.dtype), scale)
-    return scale
-
-
-def last_scale_of(fold: Fold, done: Image) -> Expr:
-    """What a sum is multiplied by in the end: a row of -inf gives what it gives all at once."""
-    return _Factor(fold, finite(done), done).whole()
-
-
-class _Factor:
-    """By what the body of a sum changes with what leads it, if it does so alike at all steps."""
-
-    def __init__(self, fold: Fold, old: Image, new: Image) -> None:
-        self.fold, self.old, self.new = fold, old, new
-
-    def whole(self) -> Expr:
-        found = self.of(self.fold.body)
-        assert found is not None
-        return alu(Op.CAST, self.fold.dtype, found)
-
-    def of(self, e: Expr) -> Expr | None:
-        """`e` with the new ones, divided by what it was with the old ones."""
-        if not self._led(e):
-            return const(1, e.dtype)
-        if isinstance(e, Select):
-            return self.of(e.value) if is_number(e.other, 0) else None
-        if not isinstance(e, Alu) or not e.dtype.is_float:  # integers were cut off
-            return None
-        if e.dtype.is_half and e.op is not Op.CAST:
-            return None
-        match e.op:
-            case Op.EXP | Op.EXP2:
-                shift = self.shift(e.operands[0])
-                return None if shift is None else alu(e.op, e.dtype, shift)
-            case Op.CAST | Op.NEG:
-                return self.of(e.operands[0])
-            case Op.WHERE:
-                condition, value, other = e.operands
-                return self.of(value) if is_number(other, 0) and not self._led(condition) else None
-            case Op.MUL | Op.DIV:
-                a, b = map(self.of, e.operands)
-                return None if a is None or b is None else alu(e.op, a.dtype, a, b)
-        return None
-
-    def shift(self, e: Expr) -> Expr | None:
-        """What is added to `e`."""
-        if not self._led(e):
-            return zero(e.dtype)
-        if e.free.isdisjoint(self.fold.axes):
-            before = alu(Op.NEG, e.dtype, replaced(e, self.old))
-            return alu(Op.ADD, e.dtype, replaced(e, self.new), before)
-        if isinstance(e, Select):
-            return self.shift(e.value) if is_number(e.other, -inf) else None
-        if not isinstance(e, Alu):
-            return None
-        a, b = (*e.operands, e)[:2]
-        match e.op:
-            case Op.ADD:
-                found = [self.shift(x) for x in (a, b) if self._led(x)]
-                known = [x for x in found if x is not None]
-                whole = len(known) == len(found)
-                return reduce(partial(alu, Op.ADD, e.dtype), known) if whole else None
-            case Op.NEG:
-                shift = self.shift(a)
-                return None if shift is None else alu(Op.NEG, e.dtype, shift)
-            case Op.MUL:
-                a, b = (a, b) if self._led(a) else (b, a)
-                fixed = not self._led(b) and b.free.isdisjoint(self.fold.axes)
-                shift = self.shift(a) if fixed else None
-                return None if shift is None else alu(Op.MUL, e.dtype, shift, b)
-        return None
-
-    def _led(self, e: Expr) -> bool:
-        return not self.old.keys().isdisjoint(nodes(e))
