@@ -142,6 +142,14 @@ def test_places_that_moved_are_not_counted_from_the_first(
     np.testing.assert_allclose(made.numpy(), right, 1e-5)
 
 
+def test_one_place_that_is_repeated_is_counted_nowhere(device: str) -> None:
+    scores = (Tensor(SCORES, device) @ Tensor(SCORES[:5].T.copy(), device)).reshape(40)
+    first = Tensor.arange(1, device=device).reshape(1) < 1
+    made = first.expand(41).where(scores.pad((0, 1), value=5), 3.0).sum()
+    right = (SCORES @ SCORES[:5].T).sum() + 5
+    np.testing.assert_allclose(made.numpy(), right, 1e-5)
+
+
 def apart(*wanted: Tensor) -> bool:
     """Whether something is made in parts."""
     roots = [x.lazy for x in wanted]

@@ -169,11 +169,12 @@ class _Apart:
 
 def _known(mask: LazyBuffer, axis: int, start: int, stop: int) -> bool | None:
     """What a comparison of positions with a number is on all of a part, if it is that."""
-    mask = unmoved(mask, (Movement.EXPAND,))
+    size, mask = mask.shape[axis], unmoved(mask, (Movement.EXPAND,))
     if not lazy.is_map(mask, Op.LESS):
         return None
     place, number = mask.sources[0], constant_of(mask.sources[1])
     counted = lazy.is_move(place, Movement.RESHAPE) and isinstance(place.sources[0], lazy.Iota)
-    if not (counted and place.shape[axis] == place.size and number is not None):
+    along = place.shape[axis] == place.size == size  # one place may be repeated there
+    if not (counted and along and number is not None):
         return None
     return True if stop <= number.value else False if start >= number.value else None
