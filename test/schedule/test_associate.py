@@ -141,3 +141,22 @@ def test_gradients_of_attention_read_weights_and_no_scores() -> None:
         (1, 2),
         *[(2, 1)] * 2,
     ]
+
+
+@pytest.mark.parametrize("repeated", ["inner", "other"])
+def test_sums_of_what_is_repeated_stay_as_they_are(repeated: str, device: str) -> None:
+    """Three times the same, and two products of which one has it three times."""
+    rng = np.random.default_rng(0)
+    p, g, v = (rng.standard_normal(s).astype(np.float32) for s in ((5, 64), (5, 4), (64, 4)))
+    x, y, z = (Tensor(a, device=device) for a in (p, g, v))
+    both = (5, 64, 4, 3)
+    weights, slopes, values = (
+        t.reshape(*shape).expand(*both)
+        for t, shape in ((x, (5, 64, 1, 1)), (y, (5, 1, 4, 1)), (z, (1, 64, 4, 1)))
+    )
+    inner = (slopes * values).sum((2, 3)) if repeated == "inner" else y @ z.T
+    other = (weights * values).sum((1, 3)) if repeated == "other" else x @ z
+    made = (x * inner).sum(1)
+    Tensor.realize(made, other)
+    right = (p * (g @ v.T)).sum(1) * (3 if repeated == "inner" else 1)
+    np.testing.assert_allclose(made.numpy(), right, 1e-3, 1e-4)

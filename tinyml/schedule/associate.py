@@ -73,7 +73,8 @@ def _adds_up(node: lazy.Reduce) -> bool:
 
 
 def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
-    """What a sum adds up, if its axes are walked so; None if axes of a factor are merged."""
+    """What a sum adds up, if its axes are walked so; None if axes of a factor are merged, or if no
+    factor walks one of the sum's: each term is added several times."""
     folded = frozenset(walked[a] for a in node.axes if node.sources[0].shape[a] > 1)
     powers: dict[Factor, int] = {}
     negative = False
@@ -95,7 +96,8 @@ def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
         if MIXED in labels:
             return None
         powers[each, labels] = powers.get((each, labels), 0) + power
-    return _Sum(negative, powers, folded)
+    walked_by = {x for (_, labels), power in powers.items() if power for x in labels}
+    return _Sum(negative, powers, folded) if folded <= walked_by else None
 
 
 def _other_order(
