@@ -120,6 +120,12 @@ def test_what_is_made_of_a_sum_is_asked_for_before_the_sum_is_made() -> None:
     assert len(asked) == len(slots) == 2
 
 
+def test_what_is_walked_behind_the_sum_is_asked_for_by_nobody_before() -> None:
+    text = str(linear(kernel_of(graphs.layernorm(leaf(5, 64))), "grid i0", "ahead r0"))
+    assert "for j0" in text
+    assert not any("j0" in place for place in asked_for(text))
+
+
 def test_products_ask_for_what_is_made_of_long_sums() -> None:
     chosen = {}
     for depth in (16, 256):

@@ -6,6 +6,7 @@ from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import Expr, Fold, Load, Name, alu, const, select, substitute
 from tinyml.codegen.linear import Fetch, Let, Number
 from tinyml.codegen.linearize.namer import Namer
+from tinyml.codegen.nest import Nest
 from tinyml.codegen.scope import Scope, at_each, every_step, in_turn
 from tinyml.dtype import float32
 from tinyml.index import Axis, Linear, inside, linear
@@ -82,7 +83,9 @@ def test_what_is_asked_for_ahead_stays_where_it_was() -> None:
 def test_an_index_with_a_name_may_be_below_zero() -> None:
     walked = Axis("i", 4)
     scope = Scope(frozenset((walked,)), None)
-    named = Namer("", (), Ahead({}, set(), set())).numbered(scope, linear(walked) * 2 - 3)
+    named = Namer("", (), Ahead({}, set(), set(), Nest((), ()))).numbered(
+        scope, linear(walked) * 2 - 3
+    )
     assert (named.low, named.high) == (-3, 3)
     (number,) = (i for i in scope.instrs if isinstance(i, Number))
     assert (number.at.low, number.axes[0].high) == (0, 6)

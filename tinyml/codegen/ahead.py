@@ -46,12 +46,13 @@ class Ahead:
     """
 
     def __init__(
-        self, axes: Mapping[Axis, int], filled: Set[Axis], lanes: Set[Axis], one: Nest | None = None
+        self, axes: Mapping[Axis, int], filled: Set[Axis], lanes: Set[Axis], one: Nest
     ) -> None:
         self.axes = {a: steps for a, steps in axes.items() if a not in filled}
         self.filled, self.lanes = [a for a in axes if a in filled], lanes
-        self.storing = _storing(one) if one is not None and self.axes else {}
-        self.aside = {a for a in self.axes if one is not None and _goes_past(one, a)}
+        self.storing = _storing(one) if self.axes else {}
+        self.aside = {a for a in self.axes if _goes_past(one, a)}
+        self.walked = {a for walk in one.walks for a in walk.axes}  # inside of a row
         self.made = self.loop = 0
         self.first: dict[Read, int] = {}  # the loop that reads it first
         self.asking: dict[Read, int] = {}  # the one after that
@@ -75,7 +76,8 @@ class Ahead:
         for load in below:
             if isinstance(load, Load) and not (load.sources or load.free <= outside):
                 start = load.position.substitute({a: linear(0) for a in load.free & self.lanes})
-                found += self._once(load, scope, _line(start, load), 0)
+                if start.free.isdisjoint(self.walked):
+                    found += self._once(load, scope, _line(start, load), 0)
         return found
 
     def fetches(self, load: Load, scope: Scope) -> list[ir.Fetch]:
