@@ -160,6 +160,19 @@ def test_bytes_of_rows_that_end_within_a_vector_are_repeated(dtype: str) -> None
     np.testing.assert_array_equal(repeated.numpy(), np.tile(x, 8))
 
 
+@pytest.mark.parametrize("way", ["less", "equal", "other rows"])
+def test_places_that_go_along_together_are_compared(way: str, device: str) -> None:
+    """Their difference is the same for all lanes."""
+    counted, x = np.arange(64).reshape(4, 16), np.arange(64, dtype=np.int16).reshape(4, 16) % 7
+    t = Tensor(x, device=device)
+    i = Tensor.arange(64, device=device).reshape(4, 16)
+    j = Tensor.arange(16, device=device)
+    asked = {"less": i < i, "equal": i == i, "other rows": i - 1 < j}[way]
+    right = {"less": counted < counted, "equal": counted == counted}.get(way)
+    right = counted - 1 < np.arange(16) if right is None else right
+    np.testing.assert_array_equal((asked ^ (t > 3)).numpy(), right ^ (x > 3))
+
+
 def test_what_is_picked_lies_between_the_first_element_and_the_last() -> None:
     """There may be no memory beyond them."""
     assert not length([0, 0, 1, 1], 4, 4)

@@ -378,8 +378,8 @@ class CRenderer(CPairs):
     def op(self, e: Alu, lanes: int) -> Text:
         match e.operands:
             case (Place(index=one), Place(index=other)) if e.op in COMPARE and lanes > 1:
-                lane = next(iter(e.free & self.k.lanes), None)
-                if lane and (text := self.compared(one - other, [(SIGN[e.op], 0)], lane)):
+                lane = next(iter((apart := one - other).free & self.k.lanes), None)
+                if lane and (text := self.compared(apart, [(SIGN[e.op], 0)], lane)):
                     return text, STRENGTH[SIGN[e.op]]
             case (Alu(op=Op.EQUAL, operands=(one, _) as sides),) if e.op is Op.NOT:
                 texts = [self.text(side, lanes) for side in sides]
