@@ -89,3 +89,16 @@ def test_an_index_with_a_name_may_be_below_zero() -> None:
     assert (named.low, named.high) == (-3, 3)
     (number,) = (i for i in scope.instrs if isinstance(i, Number))
     assert (number.at.low, number.axes[0].high) == (0, 6)
+
+
+def test_a_fold_keeps_its_axis_where_that_of_another_is_replaced() -> None:
+    """As of what is compared with the largest of its row."""
+    own, row = Axis("s", STEP.size), Axis("k", ROW.size)
+    place = linear(ROW) * STEP.size + linear(STEP)
+    largest = Fold(Op.MAX, load(1, place), (STEP,))
+    made = substitute(
+        alu(Op.EQUAL, float32, load(1, place), largest), {ROW: linear(row), STEP: linear(own)}
+    )
+    again = linear(row) * STEP.size
+    folded = Fold(Op.MAX, load(1, again + linear(STEP)), (STEP,))
+    assert made is alu(Op.EQUAL, float32, load(1, again + linear(own)), folded)

@@ -231,18 +231,18 @@ def substitute(
 ) -> Expr:
     """`root` with axes replaced.
 
-    Folds keep the axes they bind, whose names are never reused, or walk those that `walked` says.
+    Folds keep the axes they bind, which mean another there, or walk those that `walked` says.
     `done` is what was made before, of expressions that have parts in common with this one.
     """
     made: dict[Expr, Expr] = {} if done is None else done
     for e in [e for e in _along(root, frozenset(known), walked is not None) if e not in made]:
         if type(e) is Alu:  # most are
             made[e] = plain_alu(e.op, e.dtype, tuple([made.get(s, s) for s in e.operands]))
-        elif walked is not None and type(e) is Fold:
-            own = _own(e, known, walked)
+        elif type(e) is Fold and (own := _own(e, known, walked)):
             below = {a: index for a, index in known.items() if a not in own}
-            body = substitute(e.body, below, None, walked) if own else made.get(e.body, e.body)
-            made[e] = Fold(e.op, body, e.axes if own else walked(e.axes))
+            made[e] = Fold(e.op, substitute(e.body, below, None, walked), e.axes)
+        elif type(e) is Fold and walked is not None:
+            made[e] = Fold(e.op, made.get(e.body, e.body), walked(e.axes))
         else:
             made[e] = substituted(e, known, tuple([made.get(s, s) for s in e.sources]))
             if walked is not None and e.folding:  # in an index that looks them up they walk as ever
@@ -265,9 +265,9 @@ def _along(root: Expr, axes: frozenset[Axis], folds: bool) -> list[Expr]:
     return [*found]
 
 
-def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
+def _own(fold: Fold, known: Image, walked: Walked | None) -> list[Axis]:
     """The axes that mean something else outside of the fold, which goes on to walk them."""
-    return [a for a in fold.axes if a in known and a in walked((a,))]
+    return [a for a in fold.axes if a in known and (walked is None or a in walked((a,)))]
 
 
 def substituted(e: Expr, known: Image, sources: tuple[Expr, ...]) -> Expr:

@@ -24,9 +24,10 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest
 from tinyml.codegen.optimize.change import LOADS, Change
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply, find, optimize, parse
 from tinyml.device import Device
-from tinyml.dtype import bfloat16, float16, float32
+from tinyml.dtype import bfloat16, float16, float32, int32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
 from tinyml.schedule import schedule
 
 GRAPHS = {
@@ -183,6 +184,18 @@ def test_opts_together(data: st.DataObject) -> None:
                 changed = apply(changed, Opt(OptKind.GRID, axis))
     note(f"{name}: {[str(o) for o in applied]}\n{changed}")
     assert_unchanged(name, changed)
+
+
+def test_what_is_staged_may_be_folded_along_the_axis_that_it_walks() -> None:
+    """The place of the smallest of a row: where an element equals what a fold of all finds."""
+    x = leaf(3, 4, 5)
+    smallest = lazy.expand(lazy.reduce_(Op.MIN, x, (2,)), (3, 4, 5))
+    places = lazy.reshape(lazy.iota(5, int32, "CPU"), (1, 1, 5))
+    found = lazy.map_(
+        Op.WHERE, lazy.map_(Op.EQUAL, x, smallest), places, lazy.const(5, int32, "CPU")
+    )
+    (k,) = stages.kernels_of(schedule([lazy.reduce_(Op.MIN, found, (2,))]))
+    stages.assert_made(k, stages.simulated(stages.C, [parse("stage i0 slot1")]))
 
 
 def test_threads_that_a_part_does_not_need_add_nothing() -> None:
