@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tinyml import config, lazy, notation, prepare, trace
-from tinyml.codegen.optimize.opts import Opt, parse
+from tinyml.codegen.optimize.opts import parse
 from tinyml.debug import compiled_text, schedule_text, seconds_text, target_text
 from tinyml.device import Device, along_folds, open_device
 from tinyml.draw import dot
@@ -146,18 +146,13 @@ def explain(
         for kind in _TOLD:
             stack.callback(trace.subscribe(kind, events.append))
         if opts is not None:
-            prepare.use(parse_opts(opts), _only_kernel(found))
+            lines = (line.strip() for line in opts.replace(";", "\n").splitlines())
+            prepare.use([parse(line) for line in lines if line], _only_kernel(found))
         Tensor.realize(*found)
     for event in events:
         _TOLD[type(event)](say, event)
     for tensor in found:
         _section(say, "Result", shape_and_dtype(tensor), _numbers(tensor))
-
-
-def parse_opts(text: str) -> list[Opt]:
-    """Opts as they are printed, between semicolons or on lines of their own."""
-    lines = (line.strip() for line in text.replace(";", "\n").splitlines())
-    return [parse(line) for line in lines if line]
 
 
 def _only_kernel(wanted: list[Tensor]) -> KernelItem:

@@ -206,7 +206,10 @@ def _may_be(node: lazy.Reduce) -> bool:
 
 def _is_large(node: lazy.Reduce, readers: Readers) -> bool:
     limits = LIMITS[node.device]
-    masked = node.size >= limits.masked and _is_masked(node, readers)
+    masks = Masks(())  # of positions, on what is made of each of its elements
+    masked = node.size >= limits.masked and any(
+        e.arg is Op.WHERE and masks.of(e) for e in _onward((node,), readers) if e != node
+    )
     return node.size >= limits.elements or masked or (limits.led and is_long(node))
 
 
@@ -221,12 +224,6 @@ def _onward(nodes: Iterable[LazyBuffer], readers: Readers) -> Iterator[LazyBuffe
     """Nodes, and all that is made of them, element by element."""
     inline = (lazy.Map, lazy.Move)
     return reached(nodes, lambda e: [r for r in readers[e] if isinstance(r, inline)])
-
-
-def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
-    """Whether a mask of positions is put on what is made of each of its elements."""
-    masks = Masks(())
-    return any(e.arg is Op.WHERE and masks.of(e) for e in _onward((node,), readers) if e != node)
 
 
 def _walks(

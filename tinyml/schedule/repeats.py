@@ -37,11 +37,8 @@ def once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
 
 def _varies(operand: LazyBuffer, axis: int) -> bool:
     """Whether values may depend on where they are along an axis."""
-    start: tuple[LazyBuffer, Labels] = (
-        operand,
-        tuple([0 if a == axis else FIXED for a in range(len(operand.shape))]),
-    )
-    stack, seen = [start], {start}
+    labels: Labels = tuple([0 if a == axis else FIXED for a in range(len(operand.shape))])
+    stack, seen = [(operand, labels)], {(operand, labels)}
     while stack:
         node, labels = stack.pop()
         inline = type(node) is lazy.Map or isinstance(node, lazy.Move)

@@ -266,14 +266,13 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
         return _columns_in_pieces(node, PIECES)
     if node.size > FEW_PRODUCTS or folded < (LARGE if len(node.axes) == 1 else IMAGES):
         return node
+    pieces = max(2, folded // PIECE)
     axis = max(node.axes, key=lambda a: source.shape[a])
     if node.size > FEW_RESULTS:
         axis = node.axes[0]  # of a convolution that of images, whose windows do not overlap
         if source.shape[axis] == 1 or not _is_product(node):
             return node
-        pieces = max(2, folded // PIECE)
         return lazy.reshape(_in_pieces(_to_front(node, axis), 0, pieces), node.shape)
-    pieces = max(2, folded // PIECE)
     if node.device in CARDS:
         if len(node.axes) > 1 < node.size and _are_columns(node):
             return _columns_in_pieces(node, MOST_PIECES)

@@ -63,13 +63,9 @@ def _orders(
     return {
         product: axes
         for product, axes in found.items()
-        if axes != _walked(product) and not _is_of_both(product, axes[-1])
+        if axes != _walked(product)
+        and not all(_lies_along(factor, axes[-1]) for factor in factors_of(product))
     }
-
-
-def _is_of_both(product: LazyBuffer, axis: int) -> bool:
-    """Whether both factors of a product lie along an axis."""
-    return all(_lies_along(factor, axis) for factor in factors_of(product))
 
 
 def _lies_along(factor: LazyBuffer, axis: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from math import inf
 
 from tinyml.codegen.choose.estimate import PIECES, PORTS, RUNS, WAIT, Factor, Product, Tiling
@@ -28,22 +29,18 @@ def fastest(
     def worth(packs: bool) -> bool:
         return product.least(Tiling(width, height, product.panels, packs=packs)) <= most
 
-    for t in _proposed(product, fold, width, height, worth):
+    proposed = (  # the simplest first
+        _plain(product, width, height, worth),
+        _blocked(product, fold, width, height),
+        _runs(product, fold, width, height),
+    )
+    for t in chain(*proposed):
         cycles = product.cycles(t, inner * t.step or product.depth, most)
         if cycles < inf:
             found.append((cycles, t))
             most = min(most, NEARLY * cycles)
     least = NEARLY * min([cycles for cycles, _ in found], default=inf)
     return next((one for one in found if one[0] <= least), None)
-
-
-def _proposed(
-    product: Product, fold: Fold, width: int, height: int, worth: Callable[[bool], bool]
-) -> Iterator[Tiling]:
-    """Tilings that are worth an estimate, the simplest first."""
-    yield from _plain(product, width, height, worth)
-    yield from _blocked(product, fold, width, height)
-    yield from _runs(product, fold, width, height)
 
 
 def without_rest(product: Product, t: Tiling, share: float) -> Tiling:

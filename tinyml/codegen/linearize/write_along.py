@@ -20,7 +20,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Fold, Name, Stored, alu, nodes, substitute
 from tinyml.codegen.linearize.write_loops import LoopWriter
 from tinyml.codegen.matrices import TOGETHER, Aside, Bundle, Product
-from tinyml.codegen.nest import Kind, LoopNest
+from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.scales import (
     Image,
@@ -47,11 +47,6 @@ class AlongWriter(LoopWriter):
 
     _declare: Callable[[Scope, Fold, Axis | None], Name]
     _sharing: Callable[[Fold], int]
-
-    def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
-        super().__init__(nest, number, block, vectors)
-        one = nest.nests[number]
-        self.parts, self.grid = nest.parts(one), nest.grid(one)
 
     def _run_along(
         self, scope: Scope, group: tuple[Axis, ...], leaders: list[Fold], later: list[Fold]

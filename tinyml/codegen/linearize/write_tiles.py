@@ -39,6 +39,7 @@ class TileWriter(Namer):
         ahead = Ahead({a: n for a, n in nest.ahead if a in one.axes}, filled, {*lanes}, one)
         super().__init__(f"_{number}" if number else "", lanes, ahead)
         self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
+        self.parts, self.grid = nest.parts(one), nest.grid(one)
         self.within = {a for a, kind in nest.kinds if kind in (Kind.UNROLL, Kind.LANE)}
         self.filler = Filler(block, self.emit, self.numbered, nest.turn(one))
         self.tiles: tuple[Tile, ...] = ()

@@ -388,22 +388,14 @@ def a_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
     return q + n // 2 % 2 * 8, r * 2 + (n % 2 + n // 4 * 8)
 
 
-def b_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
-    """Column and step of element n of what a lane holds of 16 x 16 halves."""
-    return q + n // 4 * 8, r * 2 + (n % 2 + n // 2 % 2 * 8)
-
-
-def a_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
-    """Row and step of element n of what a lane holds of 16 x 8 floats."""
-    return q + n % 2 * 8, r + n // 2 * 4
-
-
-def b_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
-    """Column and step of element n of what a lane holds of 8 x 16 floats."""
-    return q + n // 2 * 8, r + n % 2 * 4
-
-
-PLACES: dict[int, tuple[Place, Place]] = {8: (a_place, b_place), 4: (a_place8, b_place8)}
+# row and step of element n, column and step: of 16 x 16 halves, and of 16 x 8 floats
+PLACES: dict[int, tuple[Place, Place]] = {
+    8: (a_place, lambda n, q, r: (q + n // 4 * 8, r * 2 + (n % 2 + n // 2 % 2 * 8))),
+    4: (
+        lambda n, q, r: (q + n % 2 * 8, r + n // 2 * 4),
+        lambda n, q, r: (q + n // 2 * 8, r + n % 2 * 4),
+    ),
+}
 
 
 # ---- placed: what each lane loads ----

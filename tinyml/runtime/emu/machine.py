@@ -119,7 +119,8 @@ class EmuExecutable:
         self._check_count(memories)
         with _turn:
             self._arguments[: len(memories)] = list(memories)
-            self._encode(memories)
+            for box, place in zip(self.program.boxes, self._maps, strict=True):
+                ctypes.memmove(place, box_map(box, memories[box.slot]), _MAP_BYTES)
             self._launch.fault = None
             message = self._launcher(ctypes.byref(self._launch))
             fault = self._launch.fault
@@ -129,10 +130,6 @@ class EmuExecutable:
         self._check_canaries(memories)
         if self._fault[0]:
             raise_noted(self._fault, self.program.faults)
-
-    def _encode(self, memories: Sequence[int]) -> None:
-        for box, place in zip(self.program.boxes, self._maps, strict=True):
-            ctypes.memmove(place, box_map(box, memories[box.slot]), _MAP_BYTES)
 
     def launch_timed(self, memories: Sequence[int]) -> float:
         """Run the program and return the seconds it took (of the emulator: no card's)."""
