@@ -94,13 +94,14 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
-// The first `bytes` of them at most, and zeros: what is behind is not read.
+// The first `bytes` of them at most, and zeros: what is behind is not read. Rows may have 2^31.
+template <class I>
 __device__ __forceinline__ void tinyml_cp_async16_begin(void *shared, const void *global,
-                                                        bool valid, int bytes) {
+                                                        bool valid, I bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(tinyml_shared_address(shared)), "l"(global),
-                 "r"(valid ? max(0, min(bytes, 16)) : 0)
+                 "r"(valid ? (int)max((I)0, min(bytes, (I)16)) : 0)
                : "memory");
 }
 
@@ -258,7 +259,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_2a842e17(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_6ae4c7e6(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);

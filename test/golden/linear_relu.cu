@@ -93,13 +93,14 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
-// The first `bytes` of them at most, and zeros: what is behind is not read.
+// The first `bytes` of them at most, and zeros: what is behind is not read. Rows may have 2^31.
+template <class I>
 __device__ __forceinline__ void tinyml_cp_async16_begin(void *shared, const void *global,
-                                                        bool valid, int bytes) {
+                                                        bool valid, I bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(tinyml_shared_address(shared)), "l"(global),
-                 "r"(valid ? max(0, min(bytes, 16)) : 0)
+                 "r"(valid ? (int)max((I)0, min(bytes, (I)16)) : 0)
                : "memory");
 }
 
@@ -215,7 +216,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_69e04efb(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_9455d1f7(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   float *const tile1 = (float *)(tinyml_shared_16);
   float *const tile0 = (float *)(tinyml_shared_16 + 13008);

@@ -455,6 +455,18 @@ for (int i = 4 * t; i < 4 * t + 4; i++) out[i] = tile[i];"""
     np.testing.assert_array_equal(launched(forward, p, np.empty_like(a), a), wanted)
 
 
+def test_more_bytes_than_an_int_counts_may_be_left_of_a_row(forward):
+    body = """__shared__ __align__(16) float tile[4];
+tinyml_cp_async16_begin(tile, a, true, (1ll << 33) - 4);
+tinyml_cp_async_commit();
+tinyml_cp_async_wait<0>();
+for (int i = 0; i < 4; i++) out[i] = tile[i];"""
+    signature = "float* out, const float* a"
+    p = program("left", signature, body, block=(1, 1, 1), prelude=(FRAGMENTS,))
+    a = floats(4)
+    np.testing.assert_array_equal(launched(forward, p, np.empty_like(a), a), a)
+
+
 PIPELINE = """__shared__ __align__(16) float tile[2][128];
 int t = threadIdx.x;
 tinyml_cp_async16(&tile[0][4 * t], a + 4 * t);

@@ -81,6 +81,8 @@ tinyml_cp_async16(&tile[0][0], in);
 tinyml_cp_async16_or_zero(&tile[1][0], in + 4, threadIdx.x < 5);
 tinyml_cp_async_few<4>(&tile[2][0], in);
 tinyml_cp_async_few_or_zero<8>(&tile[3][0], in + 4, threadIdx.x < 5);
+tinyml_cp_async16_begin(&tile[4][0], in, threadIdx.x < 5, (int)threadIdx.x);
+tinyml_cp_async16_begin(&tile[5][0], in, threadIdx.x < 5, 1ll << threadIdx.x);
 tinyml_cp_async_commit();
 tinyml_cp_async_wait<1>();
 tinyml_named_barrier(1, 128);

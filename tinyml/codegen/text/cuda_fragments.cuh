@@ -86,13 +86,14 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
-// The first `bytes` of them at most, and zeros: what is behind is not read.
+// The first `bytes` of them at most, and zeros: what is behind is not read. Rows may have 2^31.
+template <class I>
 __device__ __forceinline__ void tinyml_cp_async16_begin(void *shared, const void *global,
-                                                        bool valid, int bytes) {
+                                                        bool valid, I bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(tinyml_shared_address(shared)), "l"(global),
-                 "r"(valid ? max(0, min(bytes, 16)) : 0)
+                 "r"(valid ? (int)max((I)0, min(bytes, (I)16)) : 0)
                : "memory");
 }
 

@@ -137,7 +137,8 @@ inline void tinyml_cp_async16_or_zero(void *shared, const void *global, bool val
   emu::copy_later(shared, global, 16, valid ? 16 : 0);
 }
 
-inline void tinyml_cp_async16_begin(void *shared, const void *global, bool valid, int bytes) {
+template <class I>
+inline void tinyml_cp_async16_begin(void *shared, const void *global, bool valid, I bytes) {
   emu::copy_later(shared, global, 16, !valid || bytes < 0 ? 0 : bytes < 16 ? bytes : 16);
 }
 
