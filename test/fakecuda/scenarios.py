@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,6 +213,39 @@ def out_of_memory() -> None:
     x, y = buffer(m, X), empty(m)
     add_one.launch([y.memory, x.memory])
     same(y.read(), X + 1)
+
+
+def room_for_kernels() -> None:
+    """A driver that has no memory to load or to launch them gets what is kept for reuse."""
+    m = machine()
+    x, y = buffer(m, X), empty(m)
+    driver = m.driver
+
+    def fill() -> None:
+        m.free(m.allocate(100 << 20), 100 << 20)
+
+    def greedy(work: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*arguments: Any) -> Any:
+            if m.memory_stats().cached:
+                raise driver.MemoryError("out of memory")
+            return work(*arguments)
+
+        return done
+
+    fill()
+    m.driver = SimpleNamespace(
+        **{**vars(driver), "module_from_buffer": greedy(driver.module_from_buffer)}
+    )
+    (add_one,) = m.load([ADD_ONE])
+    m.driver = driver
+    add_one._launch = greedy(add_one._launch)
+    plan = m.plan([(add_one, [y.memory, x.memory])])
+    for launch in (partial(add_one.launch, [y.memory, x.memory]), plan.run):
+        fill()
+        m.clear(y.memory, y.nbytes)
+        launch()
+        same(y.read(), X + 1)
+        assert m.memory_stats().cached == 0
 
 
 def memory_limit() -> None:

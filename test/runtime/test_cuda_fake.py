@@ -16,7 +16,13 @@ from tinyml.runtime.cuda import CudaMachine
 FAKECUDA = Path(__file__).parents[1] / "fakecuda"
 SCENARIOS = (
     *("launches", "timing", "timing_of_boxes", "large_shared_memory", "public_interface"),
-    *("allocation", "out_of_memory", "memory_limit", "freed_memory_is_reused_in_order"),
+    *(
+        "allocation",
+        "out_of_memory",
+        "memory_limit",
+        "room_for_kernels",
+        "freed_memory_is_reused_in_order",
+    ),
     *("staging", "copies_do_not_wait_for_launches"),
     *("fault_while_timed", "refused_launches", "faults", "noted_faults"),
     *("other_threads", "machine_of_another_thread"),

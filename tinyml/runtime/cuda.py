@@ -85,6 +85,9 @@ class CudaExecutable:
     def enqueue(self, memories: Sequence[int]) -> None:
         """Put a launch on the stream; the caller has a context and handles the driver's errors."""
         self._machine.recent.append(self.program.name)
+        self._machine.with_room(self._start, memories)
+
+    def _start(self, memories: Sequence[int]) -> None:
         self._launch(self._pack(*self.arguments(memories)))
 
     def arguments(self, memories: Sequence[int]) -> tuple[int, ...]:
@@ -176,6 +179,18 @@ class CudaMachine:
                     address = self._memory.allocate(nbytes)
         return address
 
+    def with_room(self, work: Callable[..., None], *given: object) -> None:
+        """Do `work`, once more if the driver lacks memory: then with all that is kept here.
+
+        It loads a kernel when that is first asked for or launched, and what spills needs memory.
+        """
+        try:
+            work(*given)
+        except self.driver.MemoryError:
+            self._ballast = None
+            self._memory.empty()
+            work(*given)
+
     def free(self, memory: int, nbytes: int) -> None:
         """Give memory back, to be given out again; on any thread, at any time."""
         self._memory.free(memory, nbytes)
@@ -206,14 +221,16 @@ class CudaMachine:
         images = self._images.units(new)
         with self._current(), self._errors("load a kernel"):
             for program, image in images:
-                module = self._modules.get(image.key)
-                if module is None:
-                    module = self.driver.module_from_buffer(image.data)
-                    self._modules[image.key] = module
-                function = module.get_function(program.name)
-                self._loaded[program] = CudaExecutable(program, function, self)
-                self.faults.learn(program.faults)
+                self.with_room(self._load, program, image)
         return [self._loaded[program] for program in programs]
+
+    def _load(self, program: Program, image: nvcc.Image) -> None:
+        module = self._modules.get(image.key)
+        if module is None:
+            module = self._modules[image.key] = self.driver.module_from_buffer(image.data)
+        function = module.get_function(program.name)
+        self._loaded[program] = CudaExecutable(program, function, self)
+        self.faults.learn(program.faults)
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CudaPlan:
         plan = CudaPlan(calls, self, self._graphs)
