@@ -39,11 +39,12 @@ from tinyml.runtime.nvcc import CudaBuilder, Images, Resources
 TROUBLES = "does not compile", "spills", "stack", "registers", "shared memory"
 NOTHING = Resources(0, 0, 0, 0, 0)
 _CUDA = partial(Target, Language.CUDA)
-CARDS = {  # a Tesla T4, an A100, an L40, an H100
+CARDS = {  # a Tesla T4, an A100, an L40, an H100, a GeForce RTX 5090
     "sm_75": _CUDA(cores=40, cache=64 << 10, capability=75),
     "sm_80": _CUDA(cores=108, cache=163 << 10, capability=80),
     "sm_89": _CUDA(cores=142, cache=99 << 10, capability=89),
     "sm_90a": _CUDA(cores=132, cache=227 << 10, capability=90),
+    "sm_120a": _CUDA(cores=170, cache=99 << 10, capability=120),
 }
 
 
