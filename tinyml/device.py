@@ -122,7 +122,7 @@ def _emu() -> OpenDevice:
         warpgroups=hopper,
         tf32=config.current.tf32,
     )
-    return OpenDevice("EMU", EmuMachine(), target)
+    return OpenDevice("EMU", EmuMachine(watched=config.current.verify), target)
 
 
 _OPENERS: dict[str, Callable[[], OpenDevice]] = dict(

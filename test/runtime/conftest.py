@@ -21,3 +21,9 @@ def emu(request, cache):
 @pytest.fixture
 def forward(cache):
     return EmuMachine(cache)
+
+
+@pytest.fixture
+def watched(cache):
+    """One that looks for races."""
+    return EmuMachine(cache, watched=True)

@@ -119,18 +119,34 @@ def test_a_mistake_with_products_is_noticed(forward, old, new, why):
         launched(forward, p, np.zeros((64, 64), np.float32), bits, bits)
 
 
-def test_copies_that_no_fence_is_behind_are_noticed(forward):
-    copied = "tinyml_cp_async16(tile + t * 16, in0 + t * 8);tinyml_cp_async_commit();"
-    text = copied + "tinyml_cp_async_wait<0>();" + PRODUCT.replace("tinyml_fence_async();", "")
+COPIED = """tinyml_cp_async16(tile + t * 16, in0 + t * 8);
+tinyml_cp_async_commit();
+tinyml_cp_async_wait<0>();
+"""
+FENCED = COPIED + "tinyml_fence_async();\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (PRODUCT, ""),
+        (PRODUCT.replace("tinyml_fence_async();", ""), "no fence is behind"),
+        (PRODUCT.replace("float d", COPIED + "float d"), "no fence is behind"),
+        (PRODUCT.replace("tinyml_wgmma_wait", FENCED + "tinyml_wgmma_wait"), "shared memory that"),
+        # into a place that no product reads: nobody asks for its fence
+        (PRODUCT.replace("float d", COPIED.replace("tile +", "unread +") + "float d"), ""),
+    ],
+    ids=["right", "no fence", "copied before", "copied beside", "copied elsewhere"],
+)
+def test_products_read_what_fences_are_behind_and_nobody_overwrites(watched, text, why):
+    p = product(64, "f16", (False, False), text.replace("unread", "(tile + 24576)"))
     bits = halves("f16", 64, 64)[0]
-    with pytest.raises(KernelError, match="no fence is behind"):
-        launched(
-            forward,
-            product(64, "f16", (False, False), text),
-            np.zeros((64, 64), np.float32),
-            bits,
-            bits,
-        )
+    given = np.zeros((64, 64), np.float32), bits, bits
+    if why:
+        with pytest.raises(KernelError, match=why):
+            launched(watched, p, *given)
+    else:
+        launched(watched, p, *given)
 
 
 # ---------------------------------------------------------------- copies of boxes

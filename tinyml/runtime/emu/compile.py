@@ -36,6 +36,7 @@ _UNIT_FLAGS = (
     # A misaligned access and an index beyond a fixed-size array end in a trap instruction.
     *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),
 )
+_WATCHED = ("-fsanitize=thread",)  # for its calls alone: emu_races.h answers them
 _LIBRARIES = ("-lm", "-lc", "-lgcc")
 _SCHEDULER_FLAGS = ("-O2", "-c")
 
@@ -45,12 +46,15 @@ _DYNAMIC_SHARED = re.compile(
 _LEAST_ALIGNMENT = 16  # bytes, of memory that follows a kernel's shared variables
 
 
-def find(requested: str, cache: DiskCache) -> Compiler:
-    """The C++ compiler `requested` or, for "", the first that works, linking the scheduler."""
+def find(requested: str, cache: DiskCache, watched: bool = False) -> Compiler:
+    """The C++ compiler `requested` or, for "", the first that works, linking the scheduler.
+
+    What it makes is `watched` for races, if that is asked: several times as slow.
+    """
     why = []
     for name in [requested] if requested else _NAMES:
         try:
-            return _with_scheduler(tuple(shlex.split(name)), cache)
+            return _with_scheduler(tuple(shlex.split(name)), cache, watched)
         except (OSError, CompileError, subprocess.SubprocessError) as error:
             why.append(f"{name}: {error}")
     raise DeviceError(
@@ -84,17 +88,19 @@ def _render_one(program: Program, alignments: dict[str, int]) -> str:
     return f'{section}\n{begin}\n#line 1 "{name}"\n{source}\n{end}\n{launcher}'
 
 
-def _with_scheduler(command: tuple[str, ...], cache: DiskCache) -> Compiler:
+def _with_scheduler(command: tuple[str, ...], cache: DiskCache, watched: bool) -> Compiler:
     if not command or shutil.which(command[0]) is None:
         raise FileNotFoundError("not found on PATH")
     said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     # Everything that a binary depends on and that is not in its own text.
     shim = sorted(path for path in SHIM.rglob("*") if path.suffix in (".h", ".cpp"))
     version = key(said.stdout, platform.machine(), *map(Path.read_bytes, shim))
-    scheduler = Compiler(command, (*_COMMON, *_SCHEDULER_FLAGS), ".cpp", (), version, "")
+    flags = (*_SCHEDULER_FLAGS, *["-DEMU_RACES"] * watched)
+    scheduler = Compiler(command, (*_COMMON, *flags), ".cpp", (), version, "")
     text = (SHIM / "emu_scheduler.cpp").read_text()
     built = build(scheduler, cache, text).binary.read_bytes()
     # Every unit is linked with it, so it must not go when another process makes room in the cache.
     scheduled = str(DiskCache(None).put(scheduler.key_of(text), ".o", built))
     libraries = (scheduled, *_LIBRARIES)
-    return Compiler(command, (*_COMMON, *_UNIT_FLAGS), ".cpp", libraries, version, "")
+    flags = (*_COMMON, *_UNIT_FLAGS, *_WATCHED * watched)
+    return Compiler(command, flags, ".cpp", libraries, version, "")

@@ -40,6 +40,8 @@
 
 #include "emu_scheduler.h"
 
+// Not watched for races: gcc would inline it into what is, were it not said of both.
+#define EMU_UNWATCHED __attribute__((no_sanitize_thread))
 #define __global__
 #define __device__ __attribute__((unused))
 #define __host__
@@ -162,7 +164,7 @@ inline int __all_sync(unsigned mask, int vote, int line = __builtin_LINE()) {
 namespace emu {
 
 template <class T>
-T replace(T *place, T value) {
+EMU_UNWATCHED T replace(T *place, T value) {
   T old = *place;
   *place = value;
   return old;
@@ -171,7 +173,7 @@ T replace(T *place, T value) {
 }  // namespace emu
 
 #define EMU_ATOMIC_ADD(T) \
-  inline T atomicAdd(T *place, T value) { return emu::replace<T>(place, *place + value); }
+  EMU_UNWATCHED inline T atomicAdd(T *place, T value) { return emu::replace<T>(place, *place + value); }
 EMU_ATOMIC_ADD(int)
 EMU_ATOMIC_ADD(unsigned)
 EMU_ATOMIC_ADD(unsigned long long)
@@ -182,13 +184,13 @@ EMU_ATOMIC_ADD(__nv_bfloat16)
 #undef EMU_ATOMIC_ADD
 
 #define EMU_ATOMICS(T)                                                                          \
-  inline T atomicExch(T *place, T value) { return emu::replace(place, value); }                 \
-  inline T atomicMax(T *place, T value) { return emu::replace(place, max(*place, value)); }     \
-  inline T atomicMin(T *place, T value) { return emu::replace(place, min(*place, value)); }     \
-  inline T atomicAnd(T *place, T value) { return emu::replace(place, *place & value); }         \
-  inline T atomicOr(T *place, T value) { return emu::replace(place, *place | value); }          \
-  inline T atomicXor(T *place, T value) { return emu::replace(place, *place ^ value); }         \
-  inline T atomicCAS(T *place, T expected, T value) {                                           \
+  EMU_UNWATCHED inline T atomicExch(T *place, T value) { return emu::replace(place, value); }                 \
+  EMU_UNWATCHED inline T atomicMax(T *place, T value) { return emu::replace(place, max(*place, value)); }     \
+  EMU_UNWATCHED inline T atomicMin(T *place, T value) { return emu::replace(place, min(*place, value)); }     \
+  EMU_UNWATCHED inline T atomicAnd(T *place, T value) { return emu::replace(place, *place & value); }         \
+  EMU_UNWATCHED inline T atomicOr(T *place, T value) { return emu::replace(place, *place | value); }          \
+  EMU_UNWATCHED inline T atomicXor(T *place, T value) { return emu::replace(place, *place ^ value); }         \
+  EMU_UNWATCHED inline T atomicCAS(T *place, T expected, T value) {                                           \
     return emu::replace(place, *place == expected ? value : *place);                            \
   }
 EMU_ATOMICS(int)
@@ -196,12 +198,12 @@ EMU_ATOMICS(unsigned)
 EMU_ATOMICS(unsigned long long)
 #undef EMU_ATOMICS
 
-inline int atomicSub(int *place, int value) { return emu::replace(place, *place - value); }
-inline unsigned atomicSub(unsigned *place, unsigned value) {
+EMU_UNWATCHED inline int atomicSub(int *place, int value) { return emu::replace(place, *place - value); }
+EMU_UNWATCHED inline unsigned atomicSub(unsigned *place, unsigned value) {
   return emu::replace(place, *place - value);
 }
-inline float atomicExch(float *place, float value) { return emu::replace(place, value); }
-inline unsigned short atomicCAS(unsigned short *place, unsigned short expected,
+EMU_UNWATCHED inline float atomicExch(float *place, float value) { return emu::replace(place, value); }
+EMU_UNWATCHED inline unsigned short atomicCAS(unsigned short *place, unsigned short expected,
                                 unsigned short value) {
   unsigned short next = *place == expected ? value : *place;
   return emu::replace(place, next);
@@ -249,7 +251,8 @@ void run_thread(const void *packed) {
 
 template <auto kernel, class... Arguments>
 const char *launch(Launch &launch, void (*)(Arguments...), Shared shared) {
-  shared.of_helpers = __stop_emu_shared_of_helpers - __start_emu_shared_of_helpers;
+  shared.helpers = __start_emu_shared_of_helpers;
+  shared.of_helpers = __stop_emu_shared_of_helpers - shared.helpers;
   return run(launch, run_thread<kernel, Arguments...>, shared);
 }
 
@@ -262,6 +265,6 @@ const char *launch(Launch &launch, void (*)(Arguments...), Shared shared) {
   __attribute__((visibility("default"))) const char *launcher(emu::Launch *launch) {         \
     unsigned char *start = __start_emu_shared_##launcher;                                    \
     size_t nbytes = __stop_emu_shared_##launcher - start;                                    \
-    return emu::launch<kernel>(*launch, kernel, {start, nbytes, alignment});                 \
+    return emu::launch<kernel>(*launch, kernel, {start, nbytes, alignment, nullptr, 0});                 \
   }                                                                                          \
   }

@@ -17,27 +17,27 @@ struct Phase {
   unsigned parity : 1;
 };
 
-inline Phase &phase_of(unsigned long long *barrier, const char *what, int line) {
+EMU_UNWATCHED inline Phase &phase_of(unsigned long long *barrier, const char *what, int line) {
   static_assert(sizeof(Phase) == sizeof *barrier, "a barrier has 64 bits");
   Phase &phase = reinterpret_cast<Phase &>(*barrier);
   if (phase.arrivals <= 0) fail("%s at line %d: nobody has begun this barrier", what, line);
   return phase;
 }
 
-inline void end_phase_if_due(Phase &phase) {
+EMU_UNWATCHED inline void end_phase_if_due(Phase &phase) {
   if (phase.missing || phase.bytes) return;
   phase.missing = phase.arrivals;
   phase.parity ^= 1;
 }
 
-inline void arrive(unsigned long long *barrier, int bytes, const char *what, int line) {
+EMU_UNWATCHED inline void arrive(unsigned long long *barrier, int bytes, const char *what, int line) {
   Phase &phase = phase_of(barrier, what, line);
   phase.bytes += bytes;
   if (!phase.missing--) fail("%s at line %d: more arrivals than the barrier takes", what, line);
   end_phase_if_due(phase);
 }
 
-inline bool phase_is_over(const void *barrier, int parity) {
+EMU_UNWATCHED inline bool phase_is_over(const void *barrier, int parity) {
   return int(static_cast<const Phase *>(barrier)->parity) != parity;
 }
 
@@ -45,7 +45,7 @@ inline bool phase_is_over(const void *barrier, int parity) {
 // Pieces of 16 bytes are exchanged within eight rows of 128 bytes, by the row's number.
 inline size_t swizzled(size_t place) { return place ^ (place >> 7 & 7) << 4; }
 
-inline void bring_box(const BoxCopy &copy) {
+EMU_UNWATCHED inline void bring_box(const BoxCopy &copy) {
   const BoxMap &map = *static_cast<const BoxMap *>(copy.map);
   size_t lines = map.box[1], width = map.box[0], place = copy.shared - shared_memory;
   for (size_t line = 0; line < lines; line++) {
@@ -83,12 +83,39 @@ inline float element_of(float element) {
 
 // Element (line, k) of a matrix that a descriptor tells of.
 template <class T>
-float matrix_element(unsigned long long matrix, bool crosswise, int line, int k) {
+const T *place_in_matrix(unsigned long long matrix, bool crosswise, int line, int k) {
   size_t start = (matrix & 0x3fff) << 4;
   size_t leading = (matrix >> 16 & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4;
   size_t offset = crosswise ? line / 64 * leading + k / 8 * stride + k % 8 * 128 + line % 64 * 2
                             : line / 8 * stride + line % 8 * 128 + k * sizeof(T);
-  return element_of(*reinterpret_cast<const T *>(shared_memory + swizzled(start + offset)));
+  return reinterpret_cast<const T *>(shared_memory + swizzled(start + offset));
+}
+
+template <class T>
+EMU_UNWATCHED float matrix_element(unsigned long long matrix, bool crosswise, int line, int k) {
+  return element_of(*place_in_matrix<T>(matrix, crosswise, line, k));
+}
+
+// The pieces of so many lines, along which halves lie if they are crosswise.
+template <class T>
+void look_at_matrix(unsigned long long matrix, bool crosswise, int lines) {
+  constexpr int piece = 16 / sizeof(T), depth = 32 / sizeof(T);
+  for (int line = 0; line < lines; line += crosswise ? piece : 1) {
+    for (int k = 0; k < depth; k += crosswise ? 1 : piece) {
+      look_at(place_in_matrix<T>(matrix, crosswise, line, k));
+    }
+  }
+}
+
+template <class T, int columns, bool b_crosswise>
+void look_at_second(const Multiplication &made) {
+  look_at_matrix<T>(made.b, b_crosswise, columns);
+}
+
+template <class T, int columns, bool a_crosswise, bool b_crosswise>
+void look_at_both(const Multiplication &made) {
+  look_at_matrix<T>(made.a, a_crosswise, 64);
+  look_at_second<T, columns, b_crosswise>(made);
 }
 
 // By rows of a that the thread holds.
@@ -137,7 +164,7 @@ inline void check_matrix(unsigned long long matrix, int line) {
 
 }  // namespace emu
 
-inline void tinyml_mbarrier_init(unsigned long long *barrier, int arrivals) {
+EMU_UNWATCHED inline void tinyml_mbarrier_init(unsigned long long *barrier, int arrivals) {
   emu::Phase phase = {short(arrivals), short(arrivals), 0, 0};
   memcpy(barrier, &phase, sizeof phase);
 }
@@ -215,14 +242,16 @@ inline void tinyml_wgmma_made(float (&sums)[count], int line = __builtin_LINE())
   inline void tinyml_wgmma_m64n##N##NAME(float (&d)[N / 2], unsigned long long a,            \
                                          unsigned long long b, int line = __builtin_LINE()) { \
     emu::check_matrix(a & b, line);                                                          \
-    emu::multiply_later({d, a, b, emu::multiply_now<T, N, a_crosswise, b_crosswise>, {}}, line); \
+    emu::multiply_later({d, a, b, emu::multiply_now<T, N, a_crosswise, b_crosswise>,         \
+                         emu::look_at_both<T, N, a_crosswise, b_crosswise>, {}}, line);      \
   }
 #define EMU_WGMMA_HELD(N, NAME, T)                                                           \
   template <int b_crosswise>                                                                 \
   inline void tinyml_wgmma_m64n##N##NAME(float (&d)[N / 2], const unsigned (&a)[4],          \
                                          unsigned long long b, int line = __builtin_LINE()) { \
     emu::check_matrix(b, line);                                                              \
-    emu::Multiplication made = {d, 0, b, emu::multiply_held<T, N, b_crosswise>, {}};         \
+    emu::Multiplication made = {d, 0, b, emu::multiply_held<T, N, b_crosswise>,              \
+                                emu::look_at_second<T, N, b_crosswise>, {}};                 \
     emu::hold_rows<T>(made, a, line);                                                        \
     emu::multiply_later(made, line);                                                         \
   }

@@ -2,6 +2,14 @@
 #include "emu_scheduler.h"
 #include "emu_switch.h"
 
+#include <stdio.h>
+#ifdef EMU_RACES
+#include "emu_races.h"
+#define EMU_WATCH(...) __VA_ARGS__
+#else
+#define EMU_WATCH(...)
+#endif
+
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -80,12 +88,12 @@ struct Copy {
 struct CopyQueue {
   List<Copy> pending;
   int open_group;
-  bool unfenced;  // something has arrived since the thread's last fence
 };
 
 struct Product {
   Multiplication made;
   int group;
+  unsigned phase;
 };
 
 struct ProductQueue {
@@ -104,7 +112,6 @@ Thread *order[MAX_THREADS];  // the order in which threads get their turn
 CopyQueue copies[MAX_THREADS];
 ProductQueue products[MAX_THREADS];
 List<BoxOnItsWay> boxes;
-int without_fence;           // threads that copied what products must not read yet
 bool boxes_at_once;
 Collective collectives[MAX_THREADS / WARP][COLLECTIVES];
 Barrier barriers[BARRIERS];
@@ -177,6 +184,27 @@ const char *shown(const Thread &thread) {
   return text[turn];
 }
 
+#ifdef EMU_RACES
+// Memory of the unit's own is what blocks set aside for the last one, which has counted them.
+extern "C" __attribute__((visibility("hidden"))) char __ehdr_start[], _end[];
+Shared shared_now;
+
+bool is_within(uintptr_t address, const void *start, size_t size) {
+  return address - reinterpret_cast<uintptr_t>(start) < size;
+}
+
+Place place_of(uintptr_t address) {
+  const Shared &own = shared_now;
+  bool shared = is_within(address, memory_of_block, SHARED_LIMIT) ||
+                is_within(address, own.variables, own.nbytes) ||
+                is_within(address, own.helpers, own.of_helpers);
+  if (shared) return Place::SHARED;
+  bool of_thread = is_within(address, stacks, STACK_BYTES * MAX_THREADS);
+  return of_thread || is_within(address, __ehdr_start, _end - __ehdr_start) ? Place::OWN
+                                                                             : Place::GLOBAL;
+}
+#endif
+
 // ------------------------------------------------------------------ barriers
 
 void check_same_site(int number) {
@@ -214,6 +242,7 @@ bool release(int number) {
     }
   }
   barrier.arrived = 0;
+  EMU_WATCH(phase_now++;)
   for (int i = 0; i < thread_count; i++) {
     Thread &thread = threads[i];
     if (thread.state == State::AT_BARRIER && thread.barrier == number) thread.state = State::READY;
@@ -268,7 +297,6 @@ void reset_thread(int number) {
   thread.state = State::READY;
   copies[number].pending.clear();
   copies[number].open_group = 0;
-  copies[number].unfenced = false;
   products[number].pending.clear();
   products[number].open_group = 0;
   products[number].begun = false;
@@ -280,7 +308,7 @@ void run_block() {
     for (Collective &slot : collectives[warp]) slot.arrived = slot.leaving = 0;
   }
   for (int i = 0; i < thread_count; i++) reset_thread(i);
-  started = without_fence = 0;
+  started = 0;
   boxes.clear();
   running = thread_count;
   start_threads();
@@ -324,7 +352,9 @@ void run_grid(const Launch &launch, const Shared &shared) {
   uint64_t blocks = plane * grid_size.z;
   set_thread_order(launch.order, 0);
   boxes_at_once = launch.order == 1;
+  EMU_WATCH(forget_accesses(); shared_now = shared;)
   for (uint64_t n = 0; n < blocks; n++) {
+    EMU_WATCH(block_now++; phase_now++;)
     uint64_t block = nth_block(n, blocks, launch.order);
     block_index = dim3(block % grid_size.x, block % plane / grid_size.x, block / plane);
     if (launch.order == 2) set_thread_order(launch.order, block);
@@ -525,6 +555,7 @@ void copy_later(void *shared, const void *global, int bytes, int there) {
     fail("misaligned cp.async by block (%u,%u,%u) thread %s: both addresses must be multiples"
          " of %d", block_index.x, block_index.y, block_index.z, shown(*current), bytes);
   }
+  EMU_WATCH(touch(shared, bytes, true); touch(global, there, false);)
   CopyQueue &queue = copies[current->number];
   queue.pending.push_back({shared, global, bytes, there, queue.open_group});
 }
@@ -538,19 +569,17 @@ void finish_copies(int groups_left) {
   size_t done = 0;
   for (const Copy &copy : queue.pending) {
     if (copy.group >= queue.open_group - groups_left) break;
+    EMU_WATCH(touch(copy.shared, copy.bytes, true);)
     memcpy(copy.shared, copy.global, copy.there);
     memset(static_cast<char *>(copy.shared) + copy.there, 0, copy.bytes - copy.there);
     done++;
   }
   queue.pending.drop_first(done);
-  without_fence += done && !queue.unfenced;
-  queue.unfenced |= done > 0;
 }
 
-void fence_async() {
-  without_fence -= copies[current->number].unfenced;
-  copies[current->number].unfenced = false;
-}
+void fence_async() { EMU_WATCH(fences[current->number]++;) }
+
+void look_at(const void *piece) { EMU_WATCH(touch(piece, 16, false, true);) }
 
 void wait_until(Site site, bool (*holds)(const void *, int), const void *what, int value) {
   if (holds(what, value)) return;
@@ -577,8 +606,9 @@ void begin_products() {
 void multiply_later(const Multiplication &made, int line) {
   ProductQueue &queue = products[current->number];
   if (!queue.begun) fail("wgmma at line %d: nothing has begun its products", line);
-  if (without_fence) fail("wgmma at line %d reads copies that no fence is behind", line);
-  queue.pending.push_back({made, queue.open_group});
+  unsigned phase = 0;
+  EMU_WATCH(phase = phase_now; if (!current->lane) made.look(made);)
+  queue.pending.push_back({made, queue.open_group, phase});
 }
 
 void close_product_group() {
@@ -590,6 +620,8 @@ void finish_products(int groups_left) {
   size_t done = 0;
   for (const Product &product : queue.pending) {
     if (product.group >= queue.open_group - groups_left) break;
+    EMU_WATCH(read_since = product.phase; if (!current->lane) product.made.look(product.made);)
+    EMU_WATCH(read_since = 0;)
     product.made.now(product.made);
     done++;
   }

@@ -61,6 +61,7 @@ struct Multiplication {
   float *sums;
   unsigned long long a, b;
   void (*now)(const Multiplication &made);
+  void (*look)(const Multiplication &made);  // says what of shared memory is read
   float held[2][16];  // of a: two rows, if threads hold it
 };
 
@@ -81,7 +82,9 @@ struct Launch {
 // of `alignment`, what is dynamic.
 struct Shared {
   unsigned char *variables;
-  size_t nbytes, alignment, of_helpers;
+  size_t nbytes, alignment;
+  unsigned char *helpers;
+  size_t of_helpers;
 };
 
 using Body = void (*)(const void *arguments);  // runs the kernel once, as the current thread
@@ -125,7 +128,10 @@ void close_product_group();
 void finish_products(int groups_left);
 void check_finished(const float *sums, int line);
 
-// What this thread has copied may be read by products from now on.
+// A product reads 16 bytes.
+void look_at(const void *piece);
+
+// What this thread has put into shared memory may be read by products from now on.
 void fence_async();
 
 }  // namespace emu

@@ -172,11 +172,13 @@ class EmuMachine(OnHost):
         order: ThreadOrder = ThreadOrder.FORWARD,
         cxx: str = "",
         memory_limit: int = 4 << 30,
+        watched: bool = False,
     ) -> None:
+        """`watched`: what threads touch is compared, so that races are found; slow."""
         self.name = "EMU"
         self._memory = memory = GuardedMemory(self.name, memory_limit)
         cache = host_cache(config.current.cache_folder) if cache is None else cache
-        found = emu_compile.find(cxx, cache)
+        found = emu_compile.find(cxx, cache, watched)
         own = self.name, found, cache, limits.cores()
         self._functions = compiler.Functions(
             *own, lambda p, at: EmuExecutable(p, at, memory, order), emu_compile.render
