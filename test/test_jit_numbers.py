@@ -100,6 +100,19 @@ def test_a_global_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(lambda x: scaled(x).realize(), change).startswith("SCALE was 2.0")
 
 
+def test_a_global_of_what_exec_runs() -> None:
+    """A doctest, or a notebook's server, has globals of its own under the name of a module."""
+    scope: dict[str, Any] = {"__name__": __name__, "TinyJit": TinyJit, "SCALE": 3.0}
+    scope["w"] = Tensor([1.0, 1.0])
+    exec("step = TinyJit(lambda x: x * SCALE + w)", scope)
+    step = scope["step"]
+    for value in (1.0, 2.0, 3.0):
+        np.testing.assert_equal(step(Tensor([value] * 2)).numpy(), [3 * value + 1] * 2)
+    scope["SCALE"] = 4.0
+    with pytest.raises(JitError, match="SCALE was 3"):
+        step(Tensor([1.0, 1.0]))
+
+
 @pytest.mark.parametrize(
     "function",
     [

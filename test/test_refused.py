@@ -465,10 +465,12 @@ OWN: dict[str, list[Case]] = {
         (TypeError, "weight must be", lambda: X.binary_crossentropy(X, weight=2)),
         (ShapeError, "broadcast", lambda: X.binary_crossentropy(X, weight=I)),
         (ShapeError, "does not fit", lambda: X.binary_crossentropy(X, weight=X[None])),
+        (ShapeError, "several of Y", lambda: X[:, :1].binary_crossentropy(X[:, 0])),
     ],
     "binary_crossentropy_logits": [
         (ValueError, "'max'", lambda: X.binary_crossentropy_logits(X, reduction="max")),
         (TypeError, "pos_weight", lambda: X.binary_crossentropy_logits(X, pos_weight=2)),
+        (ShapeError, "several of Y", lambda: X[:, 0].binary_crossentropy_logits(X[:, :1])),
     ],
     # creation
     "full": [

@@ -169,6 +169,15 @@ def _each(op: str, losses: Tensor, weight: Tensor | None, reduction: str) -> Ten
     return _reduced(losses, reduction)
 
 
+def _check_each(op: str, x: Tensor, Y: Tensor) -> None:
+    """ShapeError if both broadcast, as (n, 1) and (n,) do: each x would meet each Y."""
+    if broadcast_shape(op, x.shape, Y.shape) not in (x.shape, Y.shape):
+        raise ShapeError(
+            f"{op}: Y {Y.shape} does not fit x {x.shape}: each element of x would be compared "
+            "with several of Y; reshape one of them, as by x.squeeze(-1)"
+        )
+
+
 def _bounded_log(x: Tensor) -> Tensor:
     return x.log().maximum(-100)
 
@@ -195,6 +204,7 @@ def binary_crossentropy(
     `weight`, whose shape broadcasts to that of x, multiplies each surprise before the reduction.
     """
     _check("binary_crossentropy", x, reduction, Y=Y, weight=weight)
+    _check_each("binary_crossentropy", x, Y)
     x, target = operands("binary_crossentropy", x, Y.cast(x.dtype))
     losses = with_gradient(_surprise, _surprise_rule, x, target)
     return _each("binary_crossentropy", losses, weight, reduction)
@@ -212,10 +222,12 @@ def binary_crossentropy_logits(
 
     `pos_weight` multiplies what Y = 1 costs, `weight` each surprise; both broadcast.
     """
-    _check("binary_crossentropy_logits", x, reduction, Y=Y, pos_weight=pos_weight, weight=weight)
+    op = "binary_crossentropy_logits"
+    _check(op, x, reduction, Y=Y, pos_weight=pos_weight, weight=weight)
+    _check_each(op, x, Y)
     target = Y.cast(x.dtype)
     right = target * logsigmoid(x)
     if pos_weight is not None:
         right = right * pos_weight
     losses = -(right + (1 - target) * logsigmoid(-x))
-    return _each("binary_crossentropy_logits", losses, weight, reduction)
+    return _each(op, losses, weight, reduction)

@@ -345,7 +345,9 @@ class _Walk:
 
     def _code(self, code: CodeType, scope: Mapping[str, Any], names: dict[str, Any]) -> None:
         at = key = _NOTHING  # what the last instructions loaded
-        module = sys.modules.get(scope.get("__name__", ""))
+        module: Any = sys.modules.get(scope.get("__name__", ""))
+        if module is None or vars(module) is not scope:  # a doctest, or what exec runs
+            module = scope
         for op, name in _read(code):
             if op in ("LOAD_ATTR", "LOAD_METHOD"):
                 if at is _NOTHING:
