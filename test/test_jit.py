@@ -7,6 +7,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -88,6 +89,19 @@ def test_arguments_may_be_expressions(device: str) -> None:
     step = TinyJit(lambda x: x.sum())
     for i in range(4):
         assert step(full(i) * 2 + 1).item() == 4 * (2 * i + 1)
+
+
+def test_a_capture_has_the_kernels_of_the_first_call(device: str) -> None:
+    weight = full(2, 5, 3)
+    step = TinyJit(lambda x: (x * weight).sum(1))
+
+    def kernels() -> set[str]:
+        with trace.listen(trace.KernelRan) as ran:
+            step(full(3, 5, 3).sqrt())
+        return {event.program.name for event in ran}
+
+    first = kernels()
+    assert kernels() == first and step.captured is not None
 
 
 def test_earlier_results_stay(device: str) -> None:
@@ -662,12 +676,15 @@ def test_changing_host_values_raise(device: str) -> None:
         count[0] += 1
         return (x > count[0] - 1).where(x, 0)  # at first 0 is said twice, and one node
 
-    for function in (uploads, computes, slices, multiplies, chooses):
+    constant = partial(Tensor.ones, 4)  # what is added to it would be one number at first
+    for function, given in product(
+        (uploads, computes, slices, multiplies, chooses), (partial(full, 1), constant)
+    ):
         count[0] = 0
         step = TinyJit(function)
-        step(full(1))
+        step(given())
         with pytest.raises(JitError, match="not the same in its last"):
-            step(full(1))
+            step(given())
         assert step.captured is None
 
 

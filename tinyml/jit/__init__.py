@@ -30,6 +30,7 @@ from tinyml.jit.outside import (
     are_trained,
     constant_gradients,
     named_arguments,
+    prepare,
     trained,
     used,
 )
@@ -154,6 +155,7 @@ class TinyJit(Generic[_P, _R]):
             function = functools.partial(self._function, *bound, *args, **kwargs)
             if self._arguments is not None and are_trained(self._trained):
                 return self._capture(function, arguments, tensors, bound)
+            prepare(tensors, [])  # as for a capture, which so has these kernels already
         return self._first(function, arguments)
 
     def _is_outdated(self, step: Step) -> bool:
