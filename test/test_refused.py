@@ -239,6 +239,7 @@ OWN: dict[str, list[Case]] = {
         (ShapeError, r"\(2, 3\) and \(2, 2\).*every axis but 0", lambda: X.cat(Tensor.zeros(2, 2))),
         (TypeError, "part 1 must be a Tensor", lambda: X.cat("a")),
         (ShapeError, "axis as dim=", lambda: Tensor.cat([X, X], 0)),
+        (ShapeError, "axis as dim=", lambda: Tensor.cat(X, X, 1)),
         (DeviceError, "one device", lambda: X.cat(FAR)),
         (ShapeError, "use stack", lambda: Tensor(1.0).cat(Tensor(2.0))),
     ],
@@ -353,6 +354,12 @@ OWN: dict[str, list[Case]] = {
         (ShapeError, "go\ntogether|go together", lambda: X.scaled_dot_product_attention(I, X)),
         (TypeError, "key must be a Tensor", lambda: X.scaled_dot_product_attention(1, X)),
         (TypeError, "scale must be a number", lambda: _attention(scale="1")),
+        (DTypeError, r"not int32; write mask.bool", lambda: _attention(attn_mask=Tensor([[1, 0]]))),
+        (ShapeError, r"mask \(2, 3\) does not", lambda: _attention(attn_mask=X)),
+        (ShapeError, "differ before", lambda: _attention(enable_gqa=True)),
+        (ShapeError, "differ before", lambda: _heads(4, 2, enable_gqa=False)),
+        (ShapeError, "several times as many", lambda: _heads(4, 3, enable_gqa=True)),
+        (ShapeError, "several times as many", lambda: _heads(2, 4, enable_gqa=True)),
     ],
     # convolution
     "conv2d": [
@@ -648,6 +655,11 @@ REASONS: dict[str, str] = {
 
 def _attention(**options: Any) -> Tensor:
     return X.scaled_dot_product_attention(X, X, **options)
+
+
+def _heads(queries: int, keys: int, enable_gqa: bool) -> Tensor:
+    x, key = Tensor.ones(2, queries, 3, 4), Tensor.ones(2, keys, 3, 4)
+    return x.scaled_dot_product_attention(key, key, enable_gqa=enable_gqa)
 
 
 def everything() -> dict[str, list[Case]]:

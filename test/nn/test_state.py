@@ -232,7 +232,7 @@ def test_without_the_package_it_is_named(monkeypatch: Any):
 
 def test_layers_that_cannot_be_walked_without_using_them_up_are_not_left_out_in_silence() -> None:
     made = [nn.Linear(2, 2)]
-    for model in ((layer for layer in made), reversed(made), {*made}):
+    for model in ((layer for layer in made), reversed(made), {*made}, nn.Linear):
         with pytest.raises(TypeError, match="a model must be an object or a list, got"):
             state.get_parameters(model)
     with pytest.warns(UserWarning, match="make a list of it: a.0") as told:

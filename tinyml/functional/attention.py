@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from tinyml.dtype import DType, bool_, float32
-from tinyml.errors import ShapeError
+from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.activation import powers_and_total, shares
 from tinyml.functional.axes import check_tensors, number
 from tinyml.functional.composed import with_gradient
@@ -39,13 +40,15 @@ def scaled_dot_product_attention(
     """
     if is_causal and attn_mask is not None:
         raise RuntimeError("attention: give a mask or is_causal=True, not both")
-    _check(x, key, value, attn_mask)
+    _check(x, key, value, attn_mask, enable_gqa)
     if enable_gqa:
         key = key.repeat_interleave(x.shape[-3] // key.shape[-3], dim=-3)
         value = value.repeat_interleave(x.shape[-3] // value.shape[-3], dim=-3)
     dtype = x.dtype
     wide = float32 if dtype.is_half else dtype
     scores = _likeness(x.cast(wide), key.cast(wide), _factor(x, scale), dtype)
+    if attn_mask is not None:
+        _check_mask(attn_mask, scores)
     if is_causal:
         rows, columns = x._arange(x.shape[-2]), x._arange(key.shape[-2])
         attn_mask = rows.unsqueeze(-1) >= columns
@@ -62,7 +65,9 @@ def scaled_dot_product_attention(
     return dropped @ value
 
 
-def _check(x: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+def _check(
+    x: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, enable_gqa: bool
+) -> None:
     check_tensors("attention", x, key=key, value=value, attn_mask=attn_mask)
     if (
         min(x.ndim, key.ndim, value.ndim) < 2
@@ -72,6 +77,29 @@ def _check(x: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> N
         raise ShapeError(
             f"attention: query {x.shape}, key {key.shape} and value {value.shape} do not go "
             "together: (.., n, d), (.., m, d) and (.., m, e)"
+        )
+    leading = [t.shape[:-2] for t in (x, key, value)]
+    heads = [shape[-1] if shape else 0 for shape in leading]
+    shares = enable_gqa and min(heads) > 0 and not any(heads[0] % count for count in heads)
+    sizes = zip_longest(*(s[::-1][shares:] for s in leading), fillvalue=1)
+    if enable_gqa > shares or any(len({*several, 1}) > 2 for several in sizes):
+        raise ShapeError(
+            f"attention: query {x.shape}, key {key.shape} and value {value.shape} differ before "
+            "their last two axes; with enable_gqa=True queries may have several times as many "
+            "heads (axis -3)"
+        )
+
+
+def _check_mask(mask: Tensor, scores: Tensor) -> None:
+    if mask.dtype.is_int:  # of ones and zeros, it would be added to scores
+        raise DTypeError(
+            f"attention: a mask is bool (True takes part) or a float that is added to the scores, "
+            f"not {mask.dtype}; write mask.bool()"
+        )
+    sizes = zip(mask.shape[::-1], scores.shape[::-1], strict=False)
+    if mask.ndim > scores.ndim or any(m not in (1, size) for m, size in sizes):
+        raise ShapeError(
+            f"attention: the mask {mask.shape} does not broadcast to the scores {scores.shape}"
         )
 
 

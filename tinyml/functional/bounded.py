@@ -59,9 +59,9 @@ def wrapped(index: LazyBuffer, n: int, place: str) -> LazyBuffer:
     return lazy.map_(Op.WHERE, negative, lazy.map_(Op.ADD, index, lazy.const_like(index, n)), index)
 
 
-def classes(op: str, index: Tensor, n: int) -> Tensor:
+def classes(op: str, index: Tensor, n: int, instead: str = "") -> Tensor:
     """Numbers of classes, from 0 to n - 1."""
     if not n and index.numel():
         raise IndexError(f"{op}: there are no classes to choose from")
-    text = f"{op}: class {{}} is out of bounds for {n} classes"
+    text = f"{op}: class {{}} is out of bounds for {n} classes{instead}"
     return index._of(within(index.lazy, 0, n, text))

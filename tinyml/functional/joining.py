@@ -91,7 +91,7 @@ def _all_of(op: str, x: Any, others: Sequence[Any]) -> list[Tensor]:
     if not given:
         raise ShapeError(f"{op}: at least one tensor is needed")
     for number, part in enumerate(given):
-        if not listed and isinstance(part, (list, tuple)):
+        if not listed and isinstance(part, (list, tuple, int) if number else (list, tuple)):
             raise ShapeError(f"{op}: takes tensors or one list of them, and the axis as dim=")
         if not is_tensor(part):
             raise wrong_type(op, f"part {number}", "a Tensor", part)

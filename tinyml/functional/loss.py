@@ -49,7 +49,8 @@ def _classes(op: str, scores: Tensor, classes: Tensor, axis: int) -> Tensor:
         )
     if not classes.dtype.is_int:
         raise DTypeError(f"{op}: classes are integers, got {classes.dtype}; cast them")
-    return bounded.classes(op, classes, scores.shape[axis])
+    instead = "; ignore_index names one that does not count"
+    return bounded.classes(op, classes, scores.shape[axis], instead)
 
 
 def _at(scores: Tensor, classes: Tensor, axis: int) -> Tensor:

@@ -47,13 +47,14 @@ def get_parameters(obj: Any) -> list[Tensor]:
 
 
 def _found(obj: Any, prefix: str) -> dict[str, Tensor]:
-    if isinstance(obj, (Iterator, Set)) and not hasattr(obj, "__dict__"):
+    once = isinstance(obj, (Iterator, Set)) and not hasattr(obj, "__dict__")
+    if once or isinstance(obj, type):  # a class has no tensors: Model() does
         raise wrong_type("nn.state", "a model", "an object or a list", obj)
     found: dict[str, Tensor | None] = {}
     _walk(obj, prefix.rstrip("."), [], found)
-    if once := ", ".join(name for name, tensor in found.items() if tensor is None):
+    if generators := ", ".join(name for name, tensor in found.items() if tensor is None):
         said = "a generator has no tensors that could be found, make a list of it"
-        warnings.warn(f"nn.state: {said}: {once}", stacklevel=3)
+        warnings.warn(f"nn.state: {said}: {generators}", stacklevel=3)
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
