@@ -47,15 +47,11 @@ def scaled_dot_product_attention(
     dtype = x.dtype
     wide = float32 if dtype.is_half else dtype
     scores = _likeness(x.cast(wide), key.cast(wide), _factor(x, scale), dtype)
-    if attn_mask is not None:
-        _check_mask(attn_mask, scores)
     if is_causal:
         rows, columns = x._arange(x.shape[-2]), x._arange(key.shape[-2])
         attn_mask = rows.unsqueeze(-1) >= columns
-    if attn_mask is not None and attn_mask.dtype is bool_:
-        scores = attn_mask.where(scores, -float("inf"))
-    elif attn_mask is not None:
-        scores = scores + attn_mask.cast(wide)
+    if attn_mask is not None:
+        scores = _masked(scores, attn_mask)
     masked = attn_mask is not None and not is_causal  # causal: the first key always takes part
     powers = _powers_or_none if masked and scores.numel() else powers_and_total
     drop = dropping(scores, dropout_p)
@@ -90,7 +86,7 @@ def _check(
         )
 
 
-def _check_mask(mask: Tensor, scores: Tensor) -> None:
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     if mask.dtype.is_int:  # of ones and zeros, it would be added to scores
         raise DTypeError(
             f"attention: a mask is bool (True takes part) or a float that is added to the scores, "
@@ -101,6 +97,9 @@ def _check_mask(mask: Tensor, scores: Tensor) -> None:
         raise ShapeError(
             f"attention: the mask {mask.shape} does not broadcast to the scores {scores.shape}"
         )
+    if mask.dtype is bool_:
+        return mask.where(scores, -float("inf"))
+    return scores + mask.cast(scores.dtype)
 
 
 def _factor(x: Tensor, scale: float | None) -> float:
