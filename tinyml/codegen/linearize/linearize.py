@@ -14,6 +14,7 @@ from operator import attrgetter, itemgetter
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
+from tinyml.codegen.chosen_places import with_chosen_places
 from tinyml.codegen.copies import APART, alike, alike_abreast, gathered, named_at
 from tinyml.codegen.dense import made_once, shared_by
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Name, Wide, const, lanes_of, substitute
@@ -52,7 +53,7 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
         emitter = _Emitter(nest, number, block, vectors)
-        written = emitter.nest(placed(one))
+        written = emitter.nest(with_chosen_places(nest, one) if vectors else placed(one))
         if not vectors:
             written = by_quads(written, group, block)
             written = begun(written) if nest.along else written
