@@ -22,7 +22,7 @@ from tinyml.codegen.target import Target
 from tinyml.codegen.text import c_choices, c_masked
 from tinyml.codegen.text.render import LIBM
 from tinyml.device import Device
-from tinyml.dtype import ALL, DType, bfloat16, by_name, float32, float64
+from tinyml.dtype import ALL, DType, bfloat16, by_name, float32, float64, int64
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
@@ -112,6 +112,23 @@ def test_long_integers_are_rounded_once(kind: str, goal: DType, compiled: Compil
     np.testing.assert_array_equal(got, known[x].astype(goal.name))
 
 
+def test_long_integers_are_divided_by_numbers(compiled: Compiled) -> None:
+    x = graphs.leaf(4096, dtype=int64)
+    numbers = np.random.default_rng(3).integers(0, 1 << 64, 4096, np.uint64).astype(np.int64)
+    known = {x: numbers >> np.arange(4096) % 64}  # of all lengths
+    divisors = [3, 7, 10, 641, 1000003, 2**32 - 1, 2**32 + 1, 2**62 + 1, 2**63 - 1, 2, 1, -10]
+    ends = [np.iinfo(np.int64).min, np.iinfo(np.int64).max, 0, -1, 1]
+    near = [n * k + d for n in divisors for k in (-1, 1) for d in (-1, 0, 1)]
+    edges = np.array([n for n in (*ends, *near) if ends[0] <= n <= ends[1]])
+    known[x][: len(edges)] = edges
+    roots = [lazy.map_(op, x, graphs.const(n, x)) for n in divisors for op in (Op.IDIV, Op.MOD)]
+    made = schedule(roots)
+    results = stages.run(made, known, compiled(stages.kernels_of(made)))
+    wanted = [f(known[x], n) for n in divisors for f in (np.floor_divide, np.remainder)]
+    for root, got, right in zip(roots, results, wanted, strict=True):
+        np.testing.assert_array_equal(got, right, err_msg=str(root.sources))
+
+
 def test_products_and_sums_are_rounded_once(compiled: Compiled) -> None:
     """Of 1 + 2**-12, squared, what is added says to which of two floats, however little it is."""
     x, y = graphs.leaf(67), graphs.leaf(67)
@@ -165,6 +182,26 @@ def test_a_choice_by_lanes_that_are_known_is_one_move(element: str, count: int) 
     moves = re.findall(r"\t(v\w+)\t.*%ymm", _by_gcc(text))
     assert [m for m in moves if "blend" in m or "shuf" in m]
     assert not [m for m in moves if "and" in m or "or" in m]
+
+
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+@pytest.mark.parametrize(("kind", "element"), [("f32x8", "float"), ("f64x4", "double")])
+def test_a_choice_of_a_number_by_lanes_that_are_known_is_one_move(
+    kind: str, element: str, command: str
+) -> None:
+    """Of what chooses between other vectors, compilers make up to five steps."""
+    bits, own = kind.replace("f", "i"), {"float": "int", "double": "long"}[element]
+    pairs = [(element, kind), (own, bits)]
+    names = "\n".join(f"typedef {e} {n} __attribute__((vector_size(32)));" for e, n in pairs)
+    count = int(kind.partition("x")[2])
+    mask = ", ".join(str(-(n > 0)) for n in range(count))
+    number = c_choices.choose_number("one", "known", kind)
+    both = f"{c_choices.choose('known', kind, bits, bits, 'm', count)}\n{number}"
+    made = f"one((({bits}){{{mask}}}), (*a - ({kind}){{0}}), (1 - ({kind}){{0}}), {2**count - 2})"
+    text = f"{names}\n{both}\nvoid f({kind} *b, {element} *a) {{ *b *= {made}; }}"
+    steps = re.findall(r"\t(v(?!mov|zero|mul)\w+)\t", _made(command, text))
+    assert len([step for step in steps if "blend" in step]) == 1, steps
+    assert not [step for step in steps if not re.match("vbroadcast|vblend", step)], steps
 
 
 @pytest.mark.parametrize(("element", "own"), [("float", "int"), ("double", "long")])
@@ -263,6 +300,29 @@ def test_clang_stores_a_vector_whole_that_was_loaded_number_by_number() -> None:
     text = _made("clang", translation_unit((made,)))
     assert re.search(r"\tvmovup[sd]\t%ymm\d+, \S*\(%r", text)
     assert not re.search(r"\tvmovup[sd]\t%xmm\d+, \S*\(%r", text)
+
+
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+@pytest.mark.parametrize(("processor", "size"), [("haswell", 32), ("skylake-avx512", 64)])
+def test_long_integers_are_divided_lane_by_lane_at_once(
+    command: str, processor: str, size: int
+) -> None:
+    """Compilers take each number out of a vector for a product of its own."""
+    x = graphs.memory(256, dtype=int64, device="CPU")
+    (k,) = stages.kernels_of(schedule([(x // 10 + x % 7).lazy]))
+    opts = [parse(f"lanes i0 {size // 8}")]
+    made = compile(k, Target(Language.C, size, size // 2, cores=2), opts)
+    assert not re.search(r"\t(i?mul|mulx|vpextr|vpinsr)q\t", _made(command, made.text, processor))
+
+
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+def test_the_end_of_a_row_of_every_second_number_asks_for_nothing(command: str) -> None:
+    """What it has is picked out of whole vectors that lie in memory, wherever the row does."""
+    pooled = graphs.memory(64, 10, 24, device="CPU").max_pool2d(2)
+    (k,) = stages.kernels_of(schedule([pooled.lazy]))
+    made = compile(k, Target(Language.C, 32, 16, cores=2), None)
+    assert "_by2" not in made.text
+    assert len(re.findall(r"\tj[a-z]+\t", _made(command, made.text))) <= 4  # loops over rows
 
 
 def test_gcc_puts_no_mask_of_bytes_that_it_knows_into_memory() -> None:

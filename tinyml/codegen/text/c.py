@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.text.c_divide import is_product
 from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
@@ -178,7 +179,9 @@ class CRenderer(CPairs):
         shared = lane is None or not any(lane in v.free for v in e.valid)
         stride = e.position.stride(lane) if lane is not None and not looked else None
         pair = self.is_pair(e)
-        if lane is not None and not (looked or pair) and stride is None:
+        few = e.dtype.itemsize * lanes < MASKED  # of more clang takes 1.2 times as long, from afar
+        apart = stride is None or (stride == 2 and not shared and few)
+        if lane is not None and apart and not (looked or pair):
             if picked := self.picked(e, lane):
                 return self._if_held(e, picked, lanes, shared)
             if rows := two_rows(e, lane):
@@ -381,6 +384,8 @@ class CRenderer(CPairs):
                 lane = next(iter((apart := one - other).free & self.k.lanes), None)
                 if lane and (text := self.compared(apart, [(SIGN[e.op], 0)], lane)):
                     return text, STRENGTH[SIGN[e.op]]
+            case (one, Const(value=by)) if lanes > 1 and is_product(e.op, e.dtype, by):
+                return self.divided(e.op, self.text(one, lanes), int(by), lanes)
             case (Alu(op=Op.EQUAL, operands=(one, _) as sides),) if e.op is Op.NOT:
                 texts = [self.text(side, lanes) for side in sides]
                 return self.compare("!=", register(one.dtype), texts, lanes)
@@ -414,8 +419,12 @@ class CRenderer(CPairs):
         if known and lane and self.is_split(lanes):
             bits = self.bits(self.size_of(e.dtype), lanes)
             held = self.known_mask(e.valid, lane, bits), ATOM
-        if known and not (type(e.other) is Const and e.other.value == 0):
-            return self.chosen(held, value, other, e.dtype, lanes)
+        if known and lane and not (type(e.other) is Const and e.other.value == 0):
+            sides = e.value, e.other
+            one = any(type(s) is not Const and self.lanes(s) == 1 for s in sides)
+            each = valid_by_lane(e.valid, lane, lanes if one else 0)
+            number = sum(1 << n for n, valid in enumerate(each) if valid is not None)
+            return self.chosen(held, number, value, other, e.dtype, lanes)
         return self.blended(held, value, other, e.dtype, lanes, known)
 
 

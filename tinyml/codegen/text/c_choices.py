@@ -62,6 +62,29 @@ def choose(name: str, kind: str, bits: str, mask: str, own: str, lanes: int) -> 
     )
 
 
+def choose_number(name: str, chosen: str, kind: str) -> str:
+    """The same where a or b is one value in all lanes: `NAME(m, a, b, n)`, n the bits of m.
+
+    Of what `chosen` says of such lanes both compilers make up to five steps without AVX-512.
+    """
+    plain = f"#define {name}(m, a, b, n) {chosen}(m, a, b)"
+    if kind not in _MOVES:
+        return plain
+    move, element = _MOVES[kind]
+    of = f"{element} __attribute__((vector_size(32)))"
+    made = f"#define {name}(m, a, b, n) (({kind})__builtin_ia32_{move}(({of})(b), ({of})(a), n))"
+    return f"#if defined(__AVX2__) && !defined(__AVX512F__)\n{made}\n#else\n{plain}\n#endif"
+
+
+# moves of lanes by a number that the text has, and of what elements these are
+_MOVES = {
+    "f32x8": ("blendps256", "float"),
+    "f64x4": ("blendpd256", "double"),
+    "i32x8": ("pblendd256", "int"),
+    "u32x8": ("pblendd256", "int"),
+}
+
+
 def blend_either(name: str, blend: str, kind: str, mask: str) -> str:
     """`a` where m or n is -1, else `b`, for vectors that instructions take under a mask.
 

@@ -13,8 +13,9 @@ from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.expr import Expr, Load, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
-from tinyml.codegen.text.c_choices import blend, blend_either, choose, extreme
+from tinyml.codegen.text.c_choices import blend, blend_either, choose, choose_number, extreme
 from tinyml.codegen.text.c_convert import converting, long_as_double, long_as_float, ways
+from tinyml.codegen.text.c_divide import divided, low_product
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
     HALF,
@@ -226,8 +227,13 @@ class CValues(Renderer):
         self.prelude[blend(name, kind, bits, masks, own, known, some)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
-    def chosen(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
-        """A choice by a mask that is known when the text is compiled, of two values but 0."""
+    def chosen(
+        self, mask: Text, held: int, value: Text, other: Text, dtype: DType, lanes: int
+    ) -> Text:
+        """A choice by a mask that is known when the text is compiled, of two values but 0.
+
+        Where one of these is a single value, `held` are the mask's bits, else 0.
+        """
         if self.size_of(dtype) * lanes > MASKED // 2:
             return self.blended(mask, value, other, dtype, lanes, True)
         kind, masks = self.vector(dtype, lanes), self.vector(bool_, lanes)
@@ -235,7 +241,11 @@ class CValues(Renderer):
         if self.is_split(lanes):
             masks, own = bits, "m"
         self.prelude[choose(f"chosen_{kind}", kind, bits, masks, own, lanes)] = None
-        return f"chosen_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
+        if not held:
+            return f"chosen_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
+        self.prelude[choose_number(f"number_{kind}", f"chosen_{kind}", kind)] = None
+        given = ", ".join(f"({text})" for text, _ in (mask, value, other))  # of a macro
+        return f"number_{kind}({given}, {held})", ATOM
 
     def blended_either(self, operands: list[Text], dtype: DType, lanes: int) -> Text:
         """A choice between two values by two masks: the first where either is set."""
@@ -276,6 +286,14 @@ class CValues(Renderer):
         key = op, dtype, len(operands), lanes
         known = self._functions.get(key) or self._functions.setdefault(key, self._function(*key))
         return f"{known}({arguments})", ATOM
+
+    def divided(self, op: Op, value: Text, by: int, lanes: int) -> Text:
+        """A quotient or remainder of int64 by a number."""
+        signed, unsigned = self.vector(int64, lanes), self.vector(uint64, lanes)
+        self.prelude[low_product(signed, unsigned, 8 * lanes)] = None
+        name = f"{op.name.lower()}_{signed}_by{by}"
+        self.prelude[divided(name, op, signed, unsigned, by)] = None
+        return f"{name}({value[0]})", ATOM
 
     def _function(self, op: Op, dtype: DType, arity: int, lanes: int) -> str:
         """The name of a function, defined in the prelude."""
