@@ -11,6 +11,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ import pytest
 import stages
 
 from tinyml.errors import DeviceError
-from tinyml.program import Program
+from tinyml.program import REGISTERS, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
+_TOGETHER = 8  # registers of a thread are given out by as many
 CARD = replace(stages.CUDA, cores=132, cache=227 << 10, capability=90)
 
 
@@ -61,7 +63,11 @@ def compiled(program: Program, architecture: str, folder: Path) -> tuple[nvcc.Re
         pytest.skip(str(error))
     place = folder / f"{program.name}_{architecture}.cubin"
     place.write_bytes(cubin)
-    return nvcc.parse_resources(output)[program.name], place
+    taken = nvcc.parse_resources(output)[program.name]
+    if "tinyml_take_registers" in program.source:  # if it were given fewer, it would wait for ever
+        given = REGISTERS // prod(program.block) // _TOGETHER * _TOGETHER
+        assert taken.registers == given
+    return taken, place
 
 
 def instructions(cubin: Path) -> Counter[str]:
