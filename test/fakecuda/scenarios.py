@@ -558,6 +558,41 @@ def plans_without_graphs() -> None:
     _plan_results(machine(graphs=False), graph=False)
 
 
+def copies_of_others_while_launches_are_captured() -> None:
+    """Threads that bring data and ask for results wait: what they do is no part of the graph."""
+    m = machine()
+    (add_one,) = m.load([ADD_ONE])
+    x, y, z, came = buffer(m, X), empty(m), empty(m), empty(m)
+    plan = m.plan([(add_one, [y.memory, x.memory])] * 3)
+    plan.run()
+    assert plan._driver is not None
+    begin, seen = plan._driver.begin, []
+
+    def others() -> None:
+        came.write(X * 5)
+        z.clear()
+        seen.append(came.read())
+
+    thread = threading.Thread(target=others)
+
+    def begin_beside_others(*arguments: object) -> None:
+        begin(*arguments)
+        thread.start()
+        thread.join(0.2)
+
+    plan._driver.begin = begin_beside_others
+    plan.run()
+    thread.join()
+    assert plan._graph is not None
+    same(seen[0], X * 5)
+    came.write(X * 7)
+    for _ in range(2):
+        plan.run()
+    same(came.read(), X * 7)
+    same(z.read(), 0 * X)
+    same(y.read(), X + 1)
+
+
 def a_driver_that_refuses_graphs() -> None:
     m = machine()
 

@@ -27,7 +27,13 @@ SCENARIOS = (
     *("fault_while_timed", "refused_launches", "faults", "noted_faults"),
     *("other_threads", "machine_of_another_thread"),
     *("forked", "forked_before", "forked_tensors"),
-    *("graphs", "plans_without_graphs", "a_driver_that_refuses_graphs", "fault_in_a_graph"),
+    *(
+        "graphs",
+        "plans_without_graphs",
+        "copies_of_others_while_launches_are_captured",
+        "a_driver_that_refuses_graphs",
+        "fault_in_a_graph",
+    ),
     *("boxes", "fault_of_a_late_map", "ranges"),
     *("array_interface", "benchmarks", "still_in_use_at_exit"),
 )

@@ -44,6 +44,7 @@ from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory, Staging, is_of_ca
 from tinyml.runtime.cuda_ranges import open_ranges
 from tinyml.runtime.machine import Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT
+from tinyml.turn import short_lock
 
 _SHARED_BY_DEFAULT = 48 << 10  # bytes of dynamic shared memory; for more, a kernel has to ask
 _BALLAST = 128 << 20  # bytes: some 40 us, and no cache has anything else afterwards
@@ -146,6 +147,7 @@ class CudaMachine:
             self.stream = self.driver.Stream()
             self._timer = (self.driver.Event(), self.driver.Event())
             self.faults = CudaFaults(self.driver)
+        self.capturing = short_lock()  # held by who captures launches
         self.maps = TensorMaps(self.driver, self.stream)
         self.ranges = open_ranges() if config.current.nvtx else None
         self._ballast: Any = None  # memory that is cleared before a clock starts
@@ -197,18 +199,18 @@ class CudaMachine:
 
     def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous array into memory, behind all launched work; does not wait for it."""
-        with self._current(), self._errors("copy to the card"):
+        with self._on_stream("copy to the card"):
             self._staging.copy_in(memory, data.reshape(-1).view(np.uint8))
 
     def clear(self, memory: int, nbytes: int) -> None:
         """Fill memory with zero bits, behind all launched work; does not wait for it."""
         if nbytes:
-            with self._current(), self._errors("clear memory"):
+            with self._on_stream("clear memory"):
                 self.driver.memset_d8_async(memory, 0, nbytes, self.stream)
 
     def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
         """Fill a C-contiguous array from memory, after all launched work; raises its fault."""
-        with self._current(), self._errors("copy from the card"):
+        with self._on_stream("copy from the card"):
             self._staging.copy_out(data.reshape(-1).view(np.uint8), memory)
         self._waited()
 
@@ -238,13 +240,13 @@ class CudaMachine:
         return plan
 
     def synchronize(self) -> None:
-        with self._current(), self._errors("run its work"):
+        with self._on_stream("run its work"):
             self.stream.synchronize()
         self._waited()
 
     def wait_for_all(self) -> None:
         """Wait until the card has done all work, also that of others on streams of their own."""
-        with self._current(), self._errors("wait for the card"):
+        with self._on_stream("wait for the card"):
             self.driver.Context.synchronize()
         self._waited()
 
@@ -337,6 +339,15 @@ class CudaMachine:
             yield
         finally:
             self._context.pop()
+
+    @contextmanager
+    def _on_stream(self, what: str) -> Iterator[None]:
+        """What any thread may do, as copies of data to come, but not while a graph is captured.
+
+        Else a copy would be a part of the graph: done late, and again in every replay.
+        """
+        with self._current(), self._errors(what), self.capturing:
+            yield
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:

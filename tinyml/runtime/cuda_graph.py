@@ -182,7 +182,8 @@ class CudaPlan:
 
     def _replay(self, driver: GraphDriver) -> None:
         if self._graph is None:
-            self._graph = Graph(driver, self._machine.stream, self._calls)
+            with self._machine.capturing:
+                self._graph = Graph(driver, self._machine.stream, self._calls)
         else:
             for call in self._changed:
                 self._graph.update(call)

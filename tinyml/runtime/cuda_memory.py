@@ -14,7 +14,6 @@ chunk before.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -123,43 +122,40 @@ class _Chunk:
 
 
 class Staging:
-    """Copies on one stream. The caller sees to it that a context is current."""
+    """Copies on one stream. The caller sees to it that a context is current, one at a time."""
 
     def __init__(self, driver: Any, stream: Any) -> None:
         self._driver, self._stream = driver, stream
-        self._lock = threading.RLock()
         self._to_card: list[_Chunk] = []
         self._to_host: list[_Chunk] = []
         self._current = 0  # index of the chunk that copies to the card fill
 
     def copy_in(self, address: int, data: Bytes) -> None:
         """Copy `data` to the card; it may be reused at once. Waits for no earlier work."""
-        with self._lock:
-            position = 0
-            while position < data.size:
-                chunk = self._room()
-                size = min(data.size - position, _CHUNK - chunk.used)
-                staged = chunk.memory[chunk.used : chunk.used + size]
-                staged[:] = data[position : position + size]
-                self._driver.memcpy_htod_async(address + position, staged, self._stream)
-                chunk.used = -(-(chunk.used + size) // _ALIGNMENT) * _ALIGNMENT
-                chunk.done.record(self._stream)
-                position += size
+        position = 0
+        while position < data.size:
+            chunk = self._room()
+            size = min(data.size - position, _CHUNK - chunk.used)
+            staged = chunk.memory[chunk.used : chunk.used + size]
+            staged[:] = data[position : position + size]
+            self._driver.memcpy_htod_async(address + position, staged, self._stream)
+            chunk.used = -(-(chunk.used + size) // _ALIGNMENT) * _ALIGNMENT
+            chunk.done.record(self._stream)
+            position += size
 
     def copy_out(self, data: Bytes, address: int) -> None:
         """Fill `data` from the card, after all earlier work on the stream."""
-        with self._lock:
-            pieces = range(0, data.size, _CHUNK)
-            chunks = self._chunks(self._to_host)
-            for number, start in enumerate(pieces):
-                if number >= _CHUNKS:
-                    self._collect(data, pieces[number - _CHUNKS], chunks[number % _CHUNKS])
-                chunk = chunks[number % _CHUNKS]
-                staged = chunk.memory[: min(_CHUNK, data.size - start)]
-                self._driver.memcpy_dtoh_async(staged, address + start, self._stream)
-                chunk.done.record(self._stream)
-            for number in range(max(0, len(pieces) - _CHUNKS), len(pieces)):
-                self._collect(data, pieces[number], chunks[number % _CHUNKS])
+        pieces = range(0, data.size, _CHUNK)
+        chunks = self._chunks(self._to_host)
+        for number, start in enumerate(pieces):
+            if number >= _CHUNKS:
+                self._collect(data, pieces[number - _CHUNKS], chunks[number % _CHUNKS])
+            chunk = chunks[number % _CHUNKS]
+            staged = chunk.memory[: min(_CHUNK, data.size - start)]
+            self._driver.memcpy_dtoh_async(staged, address + start, self._stream)
+            chunk.done.record(self._stream)
+        for number in range(max(0, len(pieces) - _CHUNKS), len(pieces)):
+            self._collect(data, pieces[number], chunks[number % _CHUNKS])
 
     def forget(self) -> None:
         """Release the page-locked memory: for the end of the process."""
