@@ -30,6 +30,13 @@ def attended(
     return [made.cast(float32).numpy() for made in (y, *gradients)]
 
 
+def test_heads_without_numbers_attend_to_all_keys_alike(device: str) -> None:
+    q, k, v = (Tensor.zeros(*shape, device=device).realize() for shape in ((3, 0), (5, 0), (5, 4)))
+    values = np.arange(20, dtype=np.float32).reshape(5, 4)
+    made = (q @ k.T).softmax(-1) @ (v + Tensor(values, device))
+    np.testing.assert_allclose(made.numpy(), np.tile(values.mean(0), (3, 1)), 1e-6)
+
+
 @OTHERS
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
 @pytest.mark.parametrize(

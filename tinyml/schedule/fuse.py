@@ -257,7 +257,7 @@ class Fusion:
         for unit, rows in units:
             fold, inner = folded(unit), {*range(len(domain(unit)))} - rows
             walk = self._walking(unit, {*fold}) & self._walking(unit, inner.difference(fold))
-            if any(prod(domain(unit)) // node.size > FEW for node in walk if fold):
+            if any(prod(domain(unit)) > FEW * node.size for node in walk if fold):
                 return False
         return True
 
