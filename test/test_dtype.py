@@ -279,6 +279,16 @@ def test_shifts_may_go_beyond_the_width(device: str) -> None:
         assert ours.tolist() == [[(v - least) % span + least for v in row] for row in exact], name
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_numbers_beyond_the_largest_are_infinite(device: str, name: str) -> None:
+    """Those that are nearer to it than to the next one there would be are the largest."""
+    x = Tensor([1.0, -0.5], dtype=name).realize()
+    for number in (65519.0, 65520.0, 1e39, -1e300, 3.4028235677e38, 3.4028235678e38):
+        with np.errstate(over="ignore"):
+            wanted = np.array([1, -0.5], name) * np.array(number).astype(name)
+        np.testing.assert_array_equal((x * number).numpy(), wanted)
+
+
 def test_comparisons_and_logic_give_bool() -> None:
     x, y = Tensor([1, 2, 0]), Tensor([1.5, 2.0, 0.0])
     results = [x < y, x <= y, x == y, x != y, x > 1, x.logical_not(), (x > 0) & (y > 1)]

@@ -144,6 +144,9 @@ def _of_numpy(dtype: npt.DTypeLike) -> DType | None:
         return None
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def to_text(value: Any, dtype: DType) -> str:
     """A number of this dtype, exactly: -0.0 is not 0.0, and a NaN equals itself."""
     if dtype.is_half:
@@ -151,7 +154,11 @@ def to_text(value: Any, dtype: DType) -> str:
             kept = to_storage(np.asarray(value, dtype.compute), dtype)
         return float(to_compute(kept, dtype)).hex()
     if dtype.kind == "f":
-        return float(value).hex()
+        number = float(value)
+        if dtype is float32 and abs(number) > _LARGEST:
+            with np.errstate(over="ignore"):
+                number = float(np.float32(number))  # infinite, if it is not nearer to the largest
+        return number.hex()
     if dtype is bool_:
         return str(bool(value))
     value = int(value)
