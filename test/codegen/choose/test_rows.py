@@ -417,3 +417,17 @@ def test_rows_that_look_up_the_same_columns_are_made_two_at_a_time() -> None:
     stages.assert_right(same, target=SMALL)
     own = kernel_of(lazy.gather(leaf(256, 9), leaf(256, 40, dtype=int32), 1))
     assert "unroll i0 2" not in opts(own)
+
+
+@pytest.mark.parametrize("along", [True, False])
+def test_rows_that_walk_more_than_they_sum_up_for_a_product_are_rows(along: bool) -> None:
+    """As a mean over pixels whose layer makes few numbers of it does in its gradient."""
+    grad, weight = (
+        Tensor(np.ones(s, np.float32), device="CPU").realize() for s in [(6, 5), (5, 8)]
+    )
+    x = Tensor(np.ones((6, 8, 33) if along else (6, 33, 8), np.float32), device="CPU").realize()
+    pixels = x if along else x.transpose(1, 2)
+    k = kernel_of((pixels * (grad @ weight).unsqueeze(2)).sum(2).lazy)
+    (lanes, *_) = (opt for opt in opts(k) if opt.startswith("lanes"))
+    assert (lanes.split()[1] == "i1") is not along
+    stages.assert_right(k, 1e-4, SMALL)

@@ -16,7 +16,13 @@ from tinyml.codegen.choose.c_short import few_rows_in_vectors, is_long_rest, joi
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
 from tinyml.codegen.choose.c_windows import windowed
-from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
+from tinyml.codegen.choose.chooser import (
+    Chooser,
+    Contraction,
+    all_or_nothing,
+    is_little_of_rows,
+    side_by_side,
+)
 from tinyml.codegen.choose.estimate import CLOSEST
 from tinyml.codegen.crop import needed, steady
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, nodes
@@ -480,6 +486,8 @@ class CChooser(Chooser):
             return True
         if not alone and (run_along(self) or cascade(self, found)):
             return True
+        if is_little_of_rows(self.one, found):
+            return False
         every = (windowed, dots, packed) if alone else (packed,)
         candidates = [made for choose in every if (made := choose(self, found))]
         best = min(candidates, key=lambda candidate: candidate.cycles, default=None)

@@ -284,6 +284,19 @@ def side_by_side(one: Nest, axis: Axis) -> int:
     return score
 
 
+def is_little_of_rows(one: Nest, found: Contraction) -> bool:
+    """Whether each row walks more than it sums up for the product, and that along memory.
+
+    Lanes along rows, as a product's are, would read all that across.
+    """
+    row = found.kept | found.streamed
+    folds = [f.axes for f in one.folds if f is not found.fold and row <= f.free]
+    walks = [axes for axes in (*folds, *(w.axes for w in one.walks)) if axes]
+    beside = any(side_by_side(one, axes[-1]) > 0 for axes in walks)
+    steps = sum(prod(a.size for a in axes) for axes in walks)
+    return beside and steps > prod(a.size for a in found.fold.axes)
+
+
 def padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> bool:
     """Whether axes could be made whole steps of these sizes."""
     return all(
