@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tinyml.errors import DeviceError
+from tinyml.runtime import cuda
 from tinyml.runtime.cuda import CudaMachine
 
 FAKECUDA = Path(__file__).parents[1] / "fakecuda"
@@ -92,6 +93,22 @@ def test_kernels_are_found_in_the_disk_cache(fake, tmp_path):
 @pytest.mark.parametrize("wanted", ["", "0"])
 def test_products_of_halves(fake, cache, wanted):
     succeeds(child("products_of_halves", cache, fake / "site", fake, WARPGROUPS=wanted))
+
+
+@pytest.mark.parametrize(
+    ("words", "of_a_kernel"),
+    [
+        ("an illegal memory access was encountered", True),
+        ("misaligned address", True),
+        ("unspecified launch failure", True),
+        ("the launch timed out and was terminated", True),
+        ("operation not supported on global/shared address space", True),
+        ("out of memory", False),
+        ("invalid argument", False),
+    ],
+)
+def test_a_driver_s_words_tell_whether_a_kernel_failed(words, of_a_kernel):
+    assert cuda._is_fault(Exception(f"cuStreamSynchronize failed: {words}")) is of_a_kernel
 
 
 def test_no_card(fake, cache):

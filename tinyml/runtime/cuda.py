@@ -419,7 +419,10 @@ class CudaMachine:
 
 # PyCUDA's exceptions carry no number. These are words of the driver for faults of a kernel, which
 # any later call may report.
-_FAULT = re.compile(r"illegal|misaligned|launch fail|assert|hardware stack|program counter|trap")
+_FAULT = re.compile(
+    r"illegal|misaligned|launch fail|timed out|assert|hardware stack|program counter"
+    r"|address space|trap"
+)
 _AFTER_A_FAULT = (
     "After a fault the card refuses this process; DEVICE=EMU says what a kernel does wrong"
 )
