@@ -17,7 +17,7 @@ from math import gcd, inf, lcm, prod
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
-from tinyml.codegen.choose.c_tilings import MOST, NEARLY, even, fastest, without_rest
+from tinyml.codegen.choose.c_tilings import MOST, NEARLY, even, fastest, is_padded, without_rest
 from tinyml.codegen.choose.chooser import Candidate, Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -51,7 +51,6 @@ SUMMED = 256  # and multiply-adds of it,
 SPARED = 5  # where as many registers hold no sums
 PAIRING = 2  # work that it takes to make a pair
 LOST = 16  # times what lanes of a row's last vector to spare are of it, if rows are joined
-SPARE = 32  # times as many columns as are missing of the last panel, which is masked then
 PAIRED = 16  # odd steps of a fold at least that are worth another one behind it
 
 
@@ -227,7 +226,7 @@ def _proposal(chooser: Chooser, found: Contraction, sides: _Sides, most: float) 
     if vectors < (2 if packs else 1):
         vectors = min(-(-sides.lane.size // lanes), 2)
     width = min(vectors, widest)
-    padded = _is_padded(sides, width * lanes)
+    padded = is_padded(sides.lane.size, width * lanes, sides.plain)
     whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
     if sides.packed is None:
         panel = prod(a.size for a in fold.axes) * width * chooser.target.vector_bytes
@@ -263,9 +262,22 @@ def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, in
     height, other = chooser.target.tile_height, sides.other
     if chooser.target.vector_registers == 16 or sides.packed is None or other is None:
         return 2, height
+    if _are_three(chooser, sides):
+        return 3, 2 * height // 3
     as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(other, fold))
     apart = (other.position.stride(sides.kept) or 0) * other.dtype.itemsize
     return (4, height // 2) if as_they_lie and apart > 0 == apart % PAGE else (2, height)
+
+
+def _are_three(chooser: Chooser, sides: _Sides) -> bool:
+    """Whether columns are three vectors, of which two and one would take longer.
+
+    A few may be left over, as pixels of 7 rows of 7, if several products have such, whose rest is
+    a nest of its own that reads the other factor once more; but not if masks are all it takes.
+    """
+    size = sides.lane.size
+    left, alone = size - 3 * chooser.lanes, {*chooser.one.rows} == {sides.lane, sides.kept}
+    return left == 0 or (LOST * left < size and left > 0 and not (alone or sides.plain))
 
 
 def _product(
@@ -314,17 +326,6 @@ def _beside(sides: _Sides, fold: Fold, height: int) -> bool:
         return False
     along = sides.other.position.stride
     return along(fold.axes[-1]) == 1 or (height % LEAST_LANES == 0 and along(sides.kept) == 1)
-
-
-def _is_padded(sides: _Sides, panel: int) -> bool:
-    """Whether the last panel is masked where columns end; else what remains is a nest of its own.
-
-    That packs again, and multiplies with no fewer vectors, if less than half a panel is missing;
-    and is text, which is worth less than a few columns, if vectors have no other masks.
-    """
-    size, missing = sides.lane.size, -sides.lane.size % panel
-    few = sides.plain and missing * SPARE < size
-    return size < panel or (missing > 0 and (few or size < 2 * panel > 4 * missing))
 
 
 def apart(chooser: Chooser, one: Nest, fold: Fold, lane: Axis) -> int:
@@ -393,7 +394,7 @@ def _apply(
     lane, kept, lanes = sides.lane.name, sides.kept.name, chooser.lanes
     depth = found.fold.axes[0]
     masked = 0 < tiling.step < depth.size or tiling.repacks
-    if _is_padded(sides, tiling.vectors * lanes):
+    if is_padded(sides.lane.size, tiling.vectors * lanes, sides.plain):
         chooser.apply(OptKind.PAD, lane, tiling.vectors * lanes)
     chooser.apply(OptKind.PEEL, lane, tiling.panels * tiling.vectors * lanes)
     if tiling.step:

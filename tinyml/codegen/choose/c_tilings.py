@@ -14,6 +14,7 @@ from tinyml.frozen import replace
 LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
 NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
 HARDLY = 0.02  # of a kernel's time, by which it surely takes longer if sums are waited for
+SPARE = 32  # times as many columns as are missing of the last panel, which is masked then
 MOST = 1.25  # times the time of a nest that half of its text is worth
 
 
@@ -135,6 +136,17 @@ def _step(fold: Fold, count: int) -> int:
         count += 1
         step = -(-size // count)
     return step
+
+
+def is_padded(columns: int, panel: int, plain: bool) -> bool:
+    """Whether the last panel is masked where columns end; else what remains is a nest of its own.
+
+    That packs again, and multiplies with no fewer vectors, if less than half a panel is missing;
+    and is text, which is worth less than a few columns, if vectors have no other masks.
+    """
+    missing = -columns % panel
+    few = plain and missing * SPARE < columns
+    return columns < panel or (missing > 0 and (few or columns < 2 * panel > 4 * missing))
 
 
 def low(rows: int, most: int) -> int:

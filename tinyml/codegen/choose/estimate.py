@@ -153,7 +153,7 @@ class Product:
         torn = TORN * self.columns.jump * max(0, 1 - run / LONG) * (self.nbytes > REACH)
         read = factor * self.itemsize
         fetched: list[tuple[float, int]] = [  # bytes, and among how many they are read again
-            (tiles * panel, 2 * packed if t.panels > 1 else panel),
+            (int(tiles * panel * share), 2 * packed if t.panels > 1 else packed),
             (read + copied * vector * (1 + torn), self.nbytes),
             ((blocks - 1) * read, slab + packed),
         ]

@@ -78,8 +78,9 @@ def _led_by(e: Expr, leaders: Image) -> list[Scaled]:
     if isinstance(e, Fold) and e in leaders:
         return [_unscaled(e.body)]
     if isinstance(e, Alu) and e.op is Op.WHERE:
-        asked, _, top = e.operands
-        return _led_by(top, leaders) if _is_infinite(asked, top) else []
+        asked, chosen, other = e.operands
+        top = chosen if _is_finite(asked, chosen) else other
+        return _led_by(top, leaders) if top is chosen or _is_infinite(asked, top) else []
     if not isinstance(e, Alu):
         return []
     found = [each for operand in e.operands for each in _led_by(operand, leaders)]
@@ -96,6 +97,13 @@ def _is_infinite(asked: Expr, e: Expr) -> bool:
         and e in asked.operands
         and any(isinstance(x, Const) and abs(x.value) == inf for x in asked.operands)
     )
+
+
+def _is_finite(asked: Expr, e: Expr) -> bool:
+    """Whether a bool says that `e` is finite."""
+    size, bound = asked.operands if isinstance(asked, Alu) and asked.op is Op.LESS else (e, e)
+    found = isinstance(size, Alu) and size.op is Op.ABS and size.operands[0] == e
+    return found and isinstance(bound, Const) and bound.value == inf
 
 
 def _unscaled(e: Expr) -> Scaled:
