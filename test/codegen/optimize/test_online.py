@@ -159,7 +159,9 @@ def test_a_power_of_less_than_twice_the_largest_is_finite() -> None:
 
 @TARGETS
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("way", ["at least 0", "of a multiple", "smallest", "negative", "masked"])
+@pytest.mark.parametrize(
+    "way", ["at least 0", "of a multiple", "smallest", "negative", "masked", "finite"]
+)
 def test_what_it_does_bound_does_not(way: str, target: Target) -> None:
     q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
     scores = q @ k.transpose(-2, -1)
@@ -171,6 +173,7 @@ def test_what_it_does_bound_does_not(way: str, target: Target) -> None:
         "smallest": (scores.min(-1, keepdim=True) - scores).exp(),
         "negative": ((scores - top) * -0.5).exp(),
         "masked": near.where((scores - largest).exp(), 0),
+        "finite": (scores - top.isfinite().where(top, 0)).exp(),  # as logsumexp does
     }
     assert_right(kernel_of(weights[way] @ v), target)
 
@@ -194,6 +197,17 @@ def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
     program = compile(made, replace(CARD, cores=1), verify=True)
     assert program.block == (1, 128, 1)
     stages.assert_made(made, on_emu(program, order))
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+def test_blocks_are_walked_in_the_order_of_rows(target: Target) -> None:
+    """Not in that of a set, another one in each process: kernels are kept by their text."""
+    q, k, v = (memory(2, n, 3, d).transpose(1, 2) for n, d in ((18, 4), (26, 4), (26, 2)))
+    nest = lower(kernel_of(q.scaled_dot_product_attention(k, v)))
+    heads = [a.name for a in nest.nests[0].rows[:2]]
+    grids = [opt.axis for opt in choose(nest, target)[0] if opt.kind is OptKind.GRID]
+    assert [name for name in grids if name in heads] == heads
 
 
 def test_a_multiprocessor_has_two_blocks_of_attention(tmp_path: Path) -> None:

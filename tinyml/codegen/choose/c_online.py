@@ -37,7 +37,7 @@ def run_along(chooser: Chooser) -> bool:
     kept, others = sides
     width = chooser.lanes * VECTORS
     adding = [a for w in one.walks for s in w.stores if s.op for a in w.axes]
-    if adding and any(s.position.free & others != others for s in one.stores):
+    if adding and any(not s.position.free.issuperset(others) for s in one.stores):
         return False  # rows that are walked in order
     if kept.size < width + (not others):
         return False
@@ -77,7 +77,7 @@ def _added_in_registers(chooser: Chooser, walk: Walk) -> None:
 
 
 def _lanes_of_blocks(
-    chooser: Chooser, kept: Axis, others: set[Axis], width: int, shared: bool
+    chooser: Chooser, kept: Axis, others: tuple[Axis, ...], width: int, shared: bool
 ) -> str:
     """Blocks of rows for all cores, and lanes along each of them: the axis that walks a block.
 

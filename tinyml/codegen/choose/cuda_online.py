@@ -43,7 +43,11 @@ def run_along(chooser: Chooser) -> bool:
 
 @all_or_nothing
 def _tiled(
-    chooser: Chooser, walked: tuple[Axis, Axis, set[Axis]], rows: int, step: int, staged: bool
+    chooser: Chooser,
+    walked: tuple[Axis, Axis, tuple[Axis, ...]],
+    rows: int,
+    step: int,
+    staged: bool,
 ) -> bool:
     """Whether blocks of so many rows fit, that meet so many others in a step."""
     one, (folded, kept, others) = chooser.one, walked

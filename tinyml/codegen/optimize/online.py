@@ -131,7 +131,7 @@ def at_once(nest: LoopNest, one: Nest) -> bool:
     return all(fold in led or walked.isdisjoint(fold.axes) for fold in one.folds)
 
 
-def sides_along(one: Nest, found: Running) -> tuple[Axis, set[Axis]] | None:
+def sides_along(one: Nest, found: Running) -> tuple[Axis, tuple[Axis, ...]] | None:
     """The row axis that products inside of the folds walk and what they meet does not; others."""
     rows, kept, others = {*one.rows}, set[Axis](), set[Axis]()
     for fold in one.folds:
@@ -145,7 +145,7 @@ def sides_along(one: Nest, found: Running) -> tuple[Axis, set[Axis]] | None:
     if not kept:
         return None
     longest = max(kept, key=lambda a: (a.size, a.name))
-    return longest, others - {longest}
+    return longest, tuple(a for a in one.rows if a in others and a != longest)
 
 
 def online(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
