@@ -285,12 +285,14 @@ def side_by_side(one: Nest, axis: Axis) -> int:
 
 
 def is_little_of_rows(one: Nest, found: Contraction) -> bool:
-    """Whether each row walks more than it sums up for the product, and that along memory.
+    """Whether each row walks more of its own than it sums up for the product, along memory.
 
-    Lanes along rows, as a product's are, would read all that across.
+    Lanes along rows, as a product's are, would read all that across. Another product walks what
+    whole rows and columns share.
     """
     row = found.kept | found.streamed
-    folds = [f.axes for f in one.folds if f is not found.fold and row <= f.free]
+    own = [(e.free, f.axes) for f in one.folds for e in nodes(f.body) if isinstance(e, Load)]
+    folds = dict.fromkeys(axes for free, axes in own if row <= free and not free.isdisjoint(axes))
     walks = [axes for axes in (*folds, *(w.axes for w in one.walks)) if axes]
     beside = any(side_by_side(one, axes[-1]) > 0 for axes in walks)
     steps = sum(prod(a.size for a in axes) for axes in walks)
