@@ -41,7 +41,7 @@
 #include "emu_scheduler.h"
 
 // Not watched for races: gcc would inline it into what is, were it not said of both.
-#define EMU_UNWATCHED __attribute__((no_sanitize_thread))
+#define EMU_UNWATCHED inline __attribute__((no_sanitize_thread))
 #define __global__
 #define __device__ __attribute__((unused))
 #define __host__
@@ -173,7 +173,7 @@ EMU_UNWATCHED T replace(T *place, T value) {
 }  // namespace emu
 
 #define EMU_ATOMIC_ADD(T) \
-  EMU_UNWATCHED inline T atomicAdd(T *place, T value) { return emu::replace<T>(place, *place + value); }
+  EMU_UNWATCHED T atomicAdd(T *place, T value) { return emu::replace<T>(place, *place + value); }
 EMU_ATOMIC_ADD(int)
 EMU_ATOMIC_ADD(unsigned)
 EMU_ATOMIC_ADD(unsigned long long)
@@ -183,28 +183,28 @@ EMU_ATOMIC_ADD(__half)
 EMU_ATOMIC_ADD(__nv_bfloat16)
 #undef EMU_ATOMIC_ADD
 
-#define EMU_ATOMICS(T)                                                                          \
-  EMU_UNWATCHED inline T atomicExch(T *place, T value) { return emu::replace(place, value); }                 \
-  EMU_UNWATCHED inline T atomicMax(T *place, T value) { return emu::replace(place, max(*place, value)); }     \
-  EMU_UNWATCHED inline T atomicMin(T *place, T value) { return emu::replace(place, min(*place, value)); }     \
-  EMU_UNWATCHED inline T atomicAnd(T *place, T value) { return emu::replace(place, *place & value); }         \
-  EMU_UNWATCHED inline T atomicOr(T *place, T value) { return emu::replace(place, *place | value); }          \
-  EMU_UNWATCHED inline T atomicXor(T *place, T value) { return emu::replace(place, *place ^ value); }         \
-  EMU_UNWATCHED inline T atomicCAS(T *place, T expected, T value) {                                           \
-    return emu::replace(place, *place == expected ? value : *place);                            \
+#define EMU_ATOMICS(T)                                                                             \
+  EMU_UNWATCHED T atomicExch(T *place, T value) { return emu::replace(place, value); }             \
+  EMU_UNWATCHED T atomicMax(T *place, T value) { return emu::replace(place, max(*place, value)); } \
+  EMU_UNWATCHED T atomicMin(T *place, T value) { return emu::replace(place, min(*place, value)); } \
+  EMU_UNWATCHED T atomicAnd(T *place, T value) { return emu::replace(place, *place & value); }     \
+  EMU_UNWATCHED T atomicOr(T *place, T value) { return emu::replace(place, *place | value); }      \
+  EMU_UNWATCHED T atomicXor(T *place, T value) { return emu::replace(place, *place ^ value); }     \
+  EMU_UNWATCHED T atomicCAS(T *place, T expected, T value) {                                       \
+    return emu::replace(place, *place == expected ? value : *place);                               \
   }
 EMU_ATOMICS(int)
 EMU_ATOMICS(unsigned)
 EMU_ATOMICS(unsigned long long)
 #undef EMU_ATOMICS
 
-EMU_UNWATCHED inline int atomicSub(int *place, int value) { return emu::replace(place, *place - value); }
-EMU_UNWATCHED inline unsigned atomicSub(unsigned *place, unsigned value) {
+EMU_UNWATCHED int atomicSub(int *place, int value) { return emu::replace(place, *place - value); }
+EMU_UNWATCHED unsigned atomicSub(unsigned *place, unsigned value) {
   return emu::replace(place, *place - value);
 }
-EMU_UNWATCHED inline float atomicExch(float *place, float value) { return emu::replace(place, value); }
-EMU_UNWATCHED inline unsigned short atomicCAS(unsigned short *place, unsigned short expected,
-                                unsigned short value) {
+EMU_UNWATCHED float atomicExch(float *place, float value) { return emu::replace(place, value); }
+EMU_UNWATCHED unsigned short atomicCAS(unsigned short *place, unsigned short expected,
+                                       unsigned short value) {
   unsigned short next = *place == expected ? value : *place;
   return emu::replace(place, next);
 }
@@ -265,6 +265,6 @@ const char *launch(Launch &launch, void (*)(Arguments...), Shared shared) {
   __attribute__((visibility("default"))) const char *launcher(emu::Launch *launch) {         \
     unsigned char *start = __start_emu_shared_##launcher;                                    \
     size_t nbytes = __stop_emu_shared_##launcher - start;                                    \
-    return emu::launch<kernel>(*launch, kernel, {start, nbytes, alignment, nullptr, 0});                 \
+    return emu::launch<kernel>(*launch, kernel, {start, nbytes, alignment, nullptr, 0});           \
   }                                                                                          \
   }

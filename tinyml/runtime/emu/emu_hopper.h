@@ -17,27 +17,27 @@ struct Phase {
   unsigned parity : 1;
 };
 
-EMU_UNWATCHED inline Phase &phase_of(unsigned long long *barrier, const char *what, int line) {
+EMU_UNWATCHED Phase &phase_of(unsigned long long *barrier, const char *what, int line) {
   static_assert(sizeof(Phase) == sizeof *barrier, "a barrier has 64 bits");
   Phase &phase = reinterpret_cast<Phase &>(*barrier);
   if (phase.arrivals <= 0) fail("%s at line %d: nobody has begun this barrier", what, line);
   return phase;
 }
 
-EMU_UNWATCHED inline void end_phase_if_due(Phase &phase) {
+EMU_UNWATCHED void end_phase_if_due(Phase &phase) {
   if (phase.missing || phase.bytes) return;
   phase.missing = phase.arrivals;
   phase.parity ^= 1;
 }
 
-EMU_UNWATCHED inline void arrive(unsigned long long *barrier, int bytes, const char *what, int line) {
+EMU_UNWATCHED void arrive(unsigned long long *barrier, int bytes, const char *what, int line) {
   Phase &phase = phase_of(barrier, what, line);
   phase.bytes += bytes;
   if (!phase.missing--) fail("%s at line %d: more arrivals than the barrier takes", what, line);
   end_phase_if_due(phase);
 }
 
-EMU_UNWATCHED inline bool phase_is_over(const void *barrier, int parity) {
+EMU_UNWATCHED bool phase_is_over(const void *barrier, int parity) {
   return int(static_cast<const Phase *>(barrier)->parity) != parity;
 }
 
@@ -45,7 +45,7 @@ EMU_UNWATCHED inline bool phase_is_over(const void *barrier, int parity) {
 // Pieces of 16 bytes are exchanged within eight rows of 128 bytes, by the row's number.
 inline size_t swizzled(size_t place) { return place ^ (place >> 7 & 7) << 4; }
 
-EMU_UNWATCHED inline void bring_box(const BoxCopy &copy) {
+EMU_UNWATCHED void bring_box(const BoxCopy &copy) {
   const BoxMap &map = *static_cast<const BoxMap *>(copy.map);
   size_t lines = map.box[1], width = map.box[0], place = copy.shared - shared_memory;
   for (size_t line = 0; line < lines; line++) {
@@ -164,7 +164,7 @@ inline void check_matrix(unsigned long long matrix, int line) {
 
 }  // namespace emu
 
-EMU_UNWATCHED inline void tinyml_mbarrier_init(unsigned long long *barrier, int arrivals) {
+EMU_UNWATCHED void tinyml_mbarrier_init(unsigned long long *barrier, int arrivals) {
   emu::Phase phase = {short(arrivals), short(arrivals), 0, 0};
   memcpy(barrier, &phase, sizeof phase);
 }
