@@ -129,6 +129,27 @@ def test_long_integers_are_divided_by_numbers(compiled: Compiled) -> None:
         np.testing.assert_array_equal(got, right, err_msg=str(root.sources))
 
 
+@pytest.mark.parametrize("kind", [float32, float64], ids=str)
+def test_floats_become_integers_as_numbers_of_64_bits_do(kind: DType, compiled: Compiled) -> None:
+    """The least one of what these cannot hold, and wrapped around where there are fewer bits."""
+    x = graphs.leaf(4096, dtype=kind)
+    powers = [
+        2.0**n + d for n in (15, 16, 31, 32, 51, 52, 53, 63, 64, 70) for d in (-1, -0.5, 0, 2)
+    ]
+    edges = np.array([np.nan, np.inf, 0.0, -0.0, 0.5, 0.99, 1.5, 2.5, *powers])
+    numbers = np.random.default_rng(3).normal(scale=1000, size=4096)  # of which most vectors are
+    for begin in (0, 1001, 2002):
+        numbers[begin : begin + 2 * len(edges)] = np.concatenate([edges, -edges])
+    known = {x: numbers.astype(kind.name)}
+    goals = [by_name(name) for name in ("int64", "int32", "int16", "uint8")]
+    made = schedule([lazy.cast(x, goal) for goal in goals])
+    results = stages.run(made, known, compiled(stages.kernels_of(made)))
+    with np.errstate(invalid="ignore"):
+        whole = known[x].astype(np.int64)
+    for goal, got in zip(goals, results, strict=True):
+        np.testing.assert_array_equal(got, whole.astype(goal.name), err_msg=goal.name)
+
+
 def test_products_and_sums_are_rounded_once(compiled: Compiled) -> None:
     """Of 1 + 2**-12, squared, what is added says to which of two floats, however little it is."""
     x, y = graphs.leaf(67), graphs.leaf(67)

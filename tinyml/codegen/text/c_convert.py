@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tinyml.codegen.text.vector_parts import filled
 from tinyml.frozen import dataclass
 
 ELEMENTS = {1: "char", 2: "short", 4: "int", 8: "long long"}  # as gcc's functions call them
@@ -93,6 +94,78 @@ def converting(
         text += f"{word} {way.there} && !defined(__clang__)\n{body}\n"
         word = "#elif"
     return f"{text}#else\n  return {plain};\n#endif\n}}"
+
+
+# by bytes of a vector: the macro that says that there is what asks whether `square < MOST` in all
+# lanes, which are -1 or a number
+_SIGNS = "__builtin_ia32_movmskKIND((FLOATS)(square < MOST))"
+_WITHIN = {
+    16: ("__SSE2__", _SIGNS),
+    32: ("__AVX__", _SIGNS.replace("KIND", "KIND256")),
+    64: ("__AVX512F__", "__builtin_ia32_cmpKIND512_mask(square, MOST - (FLOATS){0}, 1, -1, 4)"),
+}
+
+
+def _within(floats: str, kind: str, most: str, lanes: int, made: str) -> str:
+    """Statements that return what is `made` of numbers none of which is too large, as nearly always
+    they are: what waits for it waits for less."""
+    found = _WITHIN.get({"ps": 4, "pd": 8}[kind] * lanes)
+    if not found:
+        return ""
+    asked = filled(found[1], {"FLOATS": floats, "KIND": kind, "MOST": most})
+    test = f"(unsigned short)({asked}) == {(1 << lanes) - 1}"
+    return f"#ifdef {found[0]}\n  if (__builtin_expect({test}, 1)) return {made};\n#endif\n"
+
+
+def whole(name: str, floats: str, integers: str, lanes: int, narrow: bool) -> str:
+    """int32 of float32, as of int64 that wrap around; 0 of what is no number.
+
+    Few processors have an instruction for int64. To add a large number and take it away rounds, if
+    it has the sign of what it is added to: also what lies half way between numbers up to 2**23.
+    A `narrow` integer is made of it, of which the highest bit is no part.
+    """
+    end = "" if narrow else f" | ({integers})(rest == 0x1p62f) << 31"
+    plain = f"__builtin_convertvector(a, {integers})"
+    return f"""static inline {integers} {name}({floats} a) {{
+  const {floats} square = a * a;
+{_within(floats, "ps", "0x1p62f", lanes, plain)}\
+  const {floats} large = ({floats})((({integers})a & (-0x7fffffff - 1)) | 0x4b400000);
+  const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f, rest = part * part;
+  const {integers} near = ({integers})(rest < 0x1p62f);
+  return __builtin_convertvector(({floats})(near & ({integers})part), {integers}){end};
+}}"""
+
+
+# Of what int64 cannot hold C says nothing: gcc takes the greatest number if it is a constant.
+WHOLE = """static inline long long whole(double a) {
+  return a >= -0x1p63 && a < 0x1p63 ? (long long)a : -9223372036854775807ll - 1;
+}"""
+# by lanes
+_LONGS = {2: "128_mask(NONE)", 4: "256_mask(NONE)", 8: "512_mask(NONE, 4)"}
+_ROUND = {2: ("__SSE4_1__", ""), 4: ("__AVX2__", "256")}
+
+
+def whole_long(floats: str, integers: str, lanes: int) -> str:
+    """int64 of float64, the least of what they cannot hold.
+
+    AVX-512 has it as an instruction. Elsewhere compilers take each number by itself: those of up
+    to 51 bits, as nearly all are, are the digits of a large number.
+    """
+    text = f"static inline {integers} whole_long_x{lanes}({floats} a) {{\n"
+    if lanes in _LONGS:
+        call = _LONGS[lanes].replace("NONE", f"a, ({integers}){{0}}, -1")
+        text += f"""#if defined(__AVX512DQ__) && defined(__AVX512VL__)
+  return ({integers})__builtin_ia32_cvttpd2qq{call};
+#endif
+"""
+    if lanes in _ROUND:
+        macro, size = _ROUND[lanes]
+        made = f"({integers})(__builtin_ia32_roundpd{size}(a, 3) + 0x1.8p52) - 0x4338000000000000ll"
+        within = _within(floats, "pd", "0x1p102", lanes, made)
+        text += f"  const {floats} square = a * a;\n#ifdef {macro}\n{within}#endif\n"
+    return f"""{text}  const {integers} near = ({integers})(a * a < 0x1p126);
+  return __builtin_convertvector(({floats})(near & ({integers})a), {integers}) | ~near << 63;
+}}"""
 
 
 def long_as_double(name: str, kind: str, wanted: str, unsigned: str, signed: bool) -> str:

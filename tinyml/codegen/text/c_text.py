@@ -16,34 +16,10 @@ def vector_type(name: str, element: str, size: int, lanes: int) -> str:
     return f"typedef {element} {name} __attribute__(({attributes}));"
 
 
-def whole(name: str, floats: str, integers: str, narrow: bool) -> str:
-    """int32 of float32, as of int64 that wrap around; 0 of what is no number.
-
-    Few processors have an instruction for int64. To add a large number and take it away rounds, if
-    it has the sign of what it is added to: also what lies half way between numbers up to 2**23.
-    A `narrow` integer is made of it, of which the highest bit is no part.
-    """
-    end = "" if narrow else f" | ({integers})(square == 0x1p62f) << 31"
-    return f"""static inline {integers} {name}({floats} a) {{
-  const {floats} large = ({floats})((({integers})a & (-0x7fffffff - 1)) | 0x4b400000);
-  const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f, square = part * part;
-  const {integers} near = ({integers})(square < 0x1p62f);
-  return __builtin_convertvector(({floats})(near & ({integers})part), {integers}){end};
-}}"""
-
-
 # Of what int64 cannot hold C says nothing: gcc takes the greatest number if it is a constant.
 WHOLE = """static inline long long whole(double a) {
   return a >= -0x1p63 && a < 0x1p63 ? (long long)a : -9223372036854775807ll - 1;
 }"""
-
-
-def whole_long(floats: str, integers: str, lanes: int) -> str:
-    """int64 of float64, the least of what they cannot hold."""
-    return f"""static inline {integers} whole_long_x{lanes}({floats} a) {{
-  const {integers} near = ({integers})(a * a < 0x1p126);
-  return __builtin_convertvector(({floats})(near & ({integers})a), {integers}) | ~near << 63;
-}}"""
 
 
 def apart(value: str, size: int) -> str:

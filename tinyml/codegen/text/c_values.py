@@ -14,7 +14,15 @@ from tinyml.codegen.expr import Expr, Load, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
 from tinyml.codegen.text.c_choices import blend, blend_either, choose, choose_number, extreme
-from tinyml.codegen.text.c_convert import converting, long_as_double, long_as_float, ways
+from tinyml.codegen.text.c_convert import (
+    WHOLE,
+    converting,
+    long_as_double,
+    long_as_float,
+    ways,
+    whole,
+    whole_long,
+)
 from tinyml.codegen.text.c_divide import divided, low_product
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
@@ -22,7 +30,6 @@ from tinyml.codegen.text.c_text import (
     LANE_BODIES,
     MASKED,
     NOTE,
-    WHOLE,
     function,
     half_lanes,
     lane_body,
@@ -30,8 +37,6 @@ from tinyml.codegen.text.c_text import (
     require_lanes,
     require_range,
     vector_type,
-    whole,
-    whole_long,
 )
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
@@ -401,7 +406,7 @@ class CValues(Renderer):
             narrow = target.itemsize < 4
             name = f"{'low_' if narrow else ''}whole_x{lanes}"
             kinds = self.vector(source, lanes), self.vector(int32, lanes)
-            self.prelude[whole(name, *kinds, narrow)] = None
+            self.prelude[whole(name, *kinds, lanes, narrow)] = None
             text, source = f"{name}({text})", int32
         elif source.is_float and target.is_int and target is not uint64:
             text = self.converted(text, source, float64, lanes)
