@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import pickle
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -230,6 +232,130 @@ def test_a_number_of_a_dict_or_list_by_a_key_that_the_code_names(options: Any) -
     functions: dict[Any, Callable[[Tensor], Tensor]] = {0: lambda x: (x * options[0]).realize()}
     functions["scale"] = lambda x: (x * options["scale"]).realize()
     assert f"{key!r} was 2.0" in refused(functions[key], change)
+
+
+class Way(enum.Enum):
+    """Flags, as configurations have them."""
+
+    UP = 1
+    DOWN = -1
+
+
+VALUES: dict[str, tuple[Any, Any, Callable[[Any], float]]] = {
+    "None": (None, 3.0, lambda a: 2.0 if a is None else a),
+    "what becomes None": (3.0, None, lambda a: 2.0 if a is None else a),
+    "a member of an enum": (Way.UP, Way.DOWN, lambda a: a.value),
+    "bytes": (b"a", b"b", lambda a: 2.0 if a == b"a" else 3.0),
+    "a type": (int, float, lambda a: 2.0 if a is int else 3.0),
+    "a range": (range(2, 4), range(2, 5), sum),
+    "a tuple with None": ((2.0, None), (2.0, 1.0), lambda a: a[1] or 5.0),
+    "a list": ([2.0, 3.0], [2.0, 4.0], sum),
+    "a list's item": ([2.0, 3.0], [2.0, 4.0], lambda a: a[1]),
+    "a list in a dict": ({"a": [2.0]}, {"a": [4.0]}, lambda a: a["a"][0]),
+    "a dict's item": ({"a": 2.0}, {"a": 4.0}, lambda a: a["a"]),
+    "a key that is computed": ({"a0": 2.0}, {"a0": 4.0}, lambda a: sum(a[f"a{i}"] for i in (0,))),
+    "a key that is not there": ({}, {"a": 4.0}, lambda a: a.get("a", 3.0)),
+    "a set": ({2, 3}, {2, 4}, sum),
+    "an array": (np.ones(3), np.ones(4), lambda a: float(a.sum())),
+    "an object": (SimpleNamespace(a=2.0), SimpleNamespace(a=3.0), lambda a: a.a),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_no_number_is_watched_as_numbers_are(name: str) -> None:
+    """Of an object that the function has, hands on, or has in slots, and in place."""
+
+    class Slotted:
+        __slots__ = ("value",)
+
+    then, now, used = VALUES[name]
+    for owner in (SimpleNamespace(value=then), Slotted()):
+        owner.value = then
+        change = partial(setattr, owner, "value", now)
+        read = lambda given: used(given.value)  # noqa: E731
+        assert "value" in refused(lambda x: (x * used(owner.value)).realize(), change)  # noqa: B023
+        owner.value = then
+        assert "value" in refused(lambda x: (x * read(owner)).realize(), change)  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("made", "change"),
+    [
+        (lambda: [1.0, 2.0], lambda a: a.append(3.0)),
+        (lambda: [1.0, 2.0], lambda a: a.__setitem__(1, 3.0)),
+        (lambda: np.array([1.0, 2.0]), lambda a: a.__setitem__(1, 3.0)),
+        (lambda: [Tensor([1.0, 2.0]).realize()], lambda a: a.append(Tensor([3.0, 4.0]).realize())),
+        (lambda: deque([1.0, 2.0]), lambda a: a.popleft()),
+    ],
+    ids=["append", "item", "array", "tensors", "deque"],
+)
+def test_a_container_that_is_changed_in_place(
+    made: Callable[[], Any], change: Callable[[Any], None]
+) -> None:
+    factors = made()
+    text = refused(lambda x: sum((x * a for a in factors), x).realize(), partial(change, factors))
+    assert "factors" in text
+
+
+def test_what_a_function_changes_or_does_not_read_of_a_container_may_change() -> None:
+    log, config = list[float](), {"scale": 2.0, "step": 0}
+
+    def step(x: Tensor) -> Tensor:
+        log.append(0.0)
+        return (x * config["scale"]).realize()
+
+    jit = TinyJit(step)
+    for turn in range(5):
+        assert jit(Tensor([1.0])).tolist() == [2.0]
+        config["step"] = turn
+        log.append(1.0)
+    assert jit.captured is not None
+    config["scale"] = 3.0
+    with pytest.raises(JitError, match=r"'scale' was 2\.0"):
+        jit(Tensor([1.0]))
+
+
+class Settings(dict[str, Any]):
+    """Whose keys are attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Factor:
+    """What Python asks of an object is code that reads numbers, too."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __len__(self) -> int:
+        return self.value
+
+    def __bool__(self) -> bool:
+        return self.value > 2
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self.value])
+
+
+@pytest.mark.parametrize(
+    "read", [len, sum, lambda f: 2.0 if f else 5.0], ids=["length", "elements", "truth"]
+)
+def test_a_number_that_a_method_of_an_operator_reads(read: Callable[[Any], float]) -> None:
+    factor, settings = Factor(2), Settings(scale=2.0)
+    change = partial(setattr, factor, "value", 3)
+    assert "value was 2" in refused(lambda x: (x * read(factor)).realize(), change)
+    change = partial(settings.__setitem__, "scale", 3.0)
+    assert "scale" in refused(lambda x: (x * settings.scale).realize(), change)
+
+
+def test_a_number_of_what_an_argument_is_if_none_is_given() -> None:
+    part = SimpleNamespace(scale=2.0)
+    change = partial(setattr, part, "scale", 3.0)
+
+    def scaled(x: Tensor, by: Any = part) -> Tensor:
+        return (x * by.scale).realize()
+
+    assert "scale was 2.0" in refused(scaled, change)
 
 
 def test_what_is_gone_is_named() -> None:
