@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tinyml import Tensor, TinyJit, nn
+from tinyml import Tensor, TinyJit, nn, no_grad
 from tinyml.errors import JitError
 
 Jit = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
@@ -159,3 +159,52 @@ def test_a_parameter_that_is_frozen_between_the_first_two_calls_rests(
     ((rested, _),) = optimizer.rested.values()
     np.testing.assert_allclose(rested.item(), 0.1, rtol=1e-6)
     np.testing.assert_allclose(optimizer.m_weight.item(), 1 - 0.9**5, rtol=1e-6)
+
+
+def test_a_gradient_by_an_argument_that_is_what_the_function_reads_too(device: str) -> None:
+    """Its gradient would be of both, and was of one when the function was captured."""
+    w = Tensor([1.0, 2.0], device=device, requires_grad=True).realize()
+
+    def step(x: Tensor) -> Tensor:
+        return (x * w * w).sum().gradient(w)[0].realize()
+
+    jit = TinyJit(step)
+    for value in (1.0, 2.0, 3.0):
+        x = Tensor([value, 1.0], device=device, requires_grad=True)
+        assert jit(x).tolist() == step(x).tolist()
+    with pytest.raises(JitError, match="finds gradients of by another name"):
+        jit(w)
+    with pytest.raises(JitError, match="requires_grad of tensor argument 0 was True"):
+        jit(Tensor([1.0, 1.0], device=device))
+
+
+def test_a_gradient_of_an_argument_that_requires_one_since(device: str) -> None:
+    w = Tensor([1.0, 2.0], device=device, requires_grad=True).realize()
+
+    def step(x: Tensor) -> Tensor:
+        loss = (x * w).sum()
+        loss.backward()
+        return loss.realize()
+
+    jit = TinyJit(step)
+    for _ in range(3):
+        jit(Tensor([1.0, 1.0], device=device))
+    with pytest.raises(JitError, match="requires_grad of tensor argument 0 was False"):
+        jit(Tensor([1.0, 1.0], device=device, requires_grad=True))
+
+
+def test_gradients_are_not_found_where_ops_are_not_recorded(device: str) -> None:
+    w = Tensor([1.0, 2.0], device=device, requires_grad=True).realize()
+
+    def step(x: Tensor) -> Tensor:
+        loss = (x * w).sum()
+        if loss.requires_grad:
+            loss.backward()
+        return loss.realize()
+
+    jit, x = TinyJit(step), Tensor([1.0, 1.0], device=device)
+    for _ in range(3):
+        jit(x)
+    with no_grad(), pytest.raises(JitError, match=r"were recorded when .* are not now"):
+        jit(x)
+    assert jit(x).item() == 3.0

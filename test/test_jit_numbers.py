@@ -481,6 +481,54 @@ def test_a_constant_that_the_function_replaces_by_one_made_of_it(name: str) -> N
         jitted(x)
 
 
+WAYS_TO_GO_ON: dict[str, tuple[Callable[[Any], Tensor], Callable[[Any, Tensor], None]]] = {
+    "an attribute": (lambda m: m.state, lambda m, h: setattr(m, "state", h)),
+    "in a list": (lambda m: m.every[0], lambda m, h: m.every.__setitem__(0, h)),
+    "in a tuple": (lambda m: m.pair[1], lambda m, h: setattr(m, "pair", (m.pair[0], h))),
+    "in an object": (lambda m: m.inner.h, lambda m, h: setattr(m, "inner", SimpleNamespace(h=h))),
+    "by two names": (
+        lambda m: m.old + m.state,
+        lambda m, h: (setattr(m, "old", m.state), setattr(m, "state", h))[0],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_GO_ON)
+def test_a_state_that_the_function_replaces_though_somebody_has_the_one_before(way: str) -> None:
+    """As that of a recurrent network, of which the results are kept, too."""
+    first, read = Tensor([1.0, 2.0]).realize(), WAYS_TO_GO_ON[way][0]
+    model = SimpleNamespace(state=first, every=[first], pair=(1.0, first), old=first)
+    model.inner = SimpleNamespace(h=first)
+
+    def step(x: Tensor) -> Tensor:
+        h = (read(model) * 0.5 + x).realize()
+        WAYS_TO_GO_ON[way][1](model, h)
+        return h
+
+    jit = TinyJit(step)
+    before = jit(Tensor([1.0, 1.0]))
+    with pytest.raises(JitError, match=r"another object in the place of.*assign\(\) to a tensor"):
+        jit(Tensor([1.0, 1.0]))
+    assert before is not read(model)
+
+
+@pytest.mark.parametrize("place", [0, "last"])
+def test_a_container_that_the_function_puts_tensors_into_and_that_is_replaced(place: Any) -> None:
+    def made() -> Any:
+        return [Tensor([0.0])] if place == 0 else {place: Tensor([0.0])}
+
+    model = SimpleNamespace(seen=made())
+
+    def step(x: Tensor) -> Tensor:
+        model.seen[place] = (x * 2).realize()
+        return (x + 1).realize()
+
+    kept = model.seen
+    text = refused(step, lambda: setattr(model, "seen", made()))
+    assert "seen was replaced by another object" in text
+    assert kept[place].tolist() == [2.0, 6.0]
+
+
 def test_a_model_that_was_evaluated_before_it_is_trained(device: str) -> None:
     """Ones and zeros, as scales and running means begin, are parts of its kernels at first."""
     model, x = [nn.BatchNorm(2), nn.LayerNorm(2)], Tensor([[1.0, 2.0], [3.0, 5.0], [4.0, 0.0]])

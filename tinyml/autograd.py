@@ -36,11 +36,12 @@ in_blocks = _recording.blocks.get  # what blocks say of it; asked first, in a th
 class _Mode:
     """Whether ops are recorded, and how many assignments there were."""
 
-    __slots__ = ("_counting", "assignments", "gradients_set")
+    __slots__ = ("_counting", "assignments", "gradients_set", "walks")
 
     def __init__(self) -> None:
         self.assignments = 0
         self.gradients_set = 0  # how often somebody got another gradient, or lost one
+        self.walks = 0  # back through what was recorded
         self._counting = short_lock()
 
     @property
@@ -227,6 +228,7 @@ def _propagate(
     keep: set[Any],
 ) -> None:
     """Walk `order` backwards, adding to `found` the gradients of the inputs that are wanted."""
+    mode.walks += 1
     for tensor in reversed(order):
         if tensor._hooks and tensor in found:
             found[tensor] = _hooked(tensor, found[tensor])

@@ -22,7 +22,7 @@ from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
-from tinyml.jit.numbers import Assumed, Watch, assumed, check_constants, named
+from tinyml.jit.numbers import Assumed, Watch, assumed, check_constants, check_places, named, places
 from tinyml.jit.outside import (
     Named,
     Trained,
@@ -212,6 +212,7 @@ class TinyJit(Generic[_P, _R]):
         setting = arguments, Tensor.training
         self._looks = looks(tensors)
         same = setting == (self._arguments, self._training)
+        there = places(function)
         captured = capture(function, tensors, self._used, self._left if same else [])
         found, structure, step, outline, self._used, self._left, obstacle = captured
         before, self._outline = self._outline, outline
@@ -222,6 +223,7 @@ class TinyJit(Generic[_P, _R]):
         if step is not None:
             if same and before is not None:
                 outline.check_same(before)
+            check_places(there, places(function), step.parts.reads())
             self._outline, self._results, self._step = None, structure, step
             step.parts.assumed = Watch(self._assumed, self._constants)
             self._named = named_arguments(tensors, named(self._function, *bound))

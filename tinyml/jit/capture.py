@@ -59,7 +59,7 @@ def capture(
     capturing.active = True
     try:
         with record(True, before.buffers) as recording, views.steady(inputs):
-            results, hidden, structure = _call(function, inputs, before)
+            results, hidden, structure = _call(function, inputs, before, recording)
             _check_arguments_unchanged(inputs, clock)
             gc.collect()  # so that what is still there is what the function left behind
             _realize_changes(results, before, recording)
@@ -110,14 +110,16 @@ _Raw = Shown | Within | Tensor
 
 
 def _call(
-    function: Callable[[], Any], inputs: list[Tensor], before: Before
+    function: Callable[[], Any], inputs: list[Tensor], before: Before, recording: Recording
 ) -> tuple[list[_Raw], int, Any]:
     """Call the function: its results, how many of them are hidden, and their structure.
 
     A computed result becomes a tensor of ours, cut off from its graph.
     """
     found: list[Tensor] = []
+    recording.required, walks = tuple([bool(t.requires_grad) for t in inputs]), mode.walks
     structure = flatten(function(), found, in_order=True)
+    recording.recorded = mode.recording if mode.walks > walks else None
     numbers = {id(t): i for i, t in reversed(list(enumerate(inputs)))}
     raw: list[_Raw] = []
     for tensor in found:
@@ -254,7 +256,8 @@ class _Analysis:
         said = [Somebodys(t) for r in self.recording.flagged.values() if (t := r()) is not None]
         whose = [of for r in results if isinstance(r, Fresh) for of in r.of]
         known = kept(states.values(), gradients, whose, self.before.trained)
-        parts = Parts(*numbered, list(states.values()), results, hidden, said, known)
+        grads = known, self.recording.required, self.recording.recorded
+        parts = Parts(*numbered, list(states.values()), results, hidden, said, *grads)
         fresh = {r.number for r in results if isinstance(r, Fresh)}
         idle = {n for launch in self.launches for n in launch.buffers} - used
         interim = used - set(states) - fresh - self.read_first - set(self.arguments) | idle

@@ -6,7 +6,7 @@ it is set again to what the replay has written; what a replay would add to, or r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from tinyml import lazy
@@ -15,6 +15,7 @@ from tinyml.errors import JitError
 from tinyml.jit.outside import Somebodys, State
 from tinyml.jit.record import RESET
 from tinyml.ledger import memory
+from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 
 
@@ -40,6 +41,38 @@ def kept(
         if (of := gradients.get(id(tensor))) is not None
     ]
     return found + [Kept(None, of, id(of()) not in before) for of in results]
+
+
+def check_required(
+    inputs: Sequence[Tensor],
+    required: Sequence[bool],
+    recorded: bool,
+    buffers: dict[int, Buffer],
+    states: Collection[int],
+) -> None:
+    """JitError if a gradient would go to other arguments than it went to in the capture.
+
+    Or to one that has the memory of a state, by `id`, which the function knows by another name, or
+    to none or to some, as ops are recorded or not.
+    """
+    if mode.recording is not recorded:
+        raise JitError(
+            "the function finds gradients, and ops were "
+            f"{'' if recorded else 'not '}recorded when it was captured, which they are "
+            f"{'not ' if recorded else ''}now (no_grad). {RESET}"
+        )
+    for number, (tensor, then) in enumerate(zip(inputs, required, strict=True)):
+        if bool(tensor.requires_grad) is not then:
+            raise JitError(
+                f"requires_grad of tensor argument {number} was {then} when the function was "
+                f"captured, which finds gradients, and is {not then} now: pass a .detach(), or "
+                f"use one TinyJit for each case. {RESET}"
+            )
+        if then and number in buffers and id(buffers[number]) in states:
+            raise JitError(
+                f"tensor argument {number} is a tensor that the function finds gradients of by "
+                f"another name, too, and was another one when the function was captured. {RESET}"
+            )
 
 
 class KeptGradients:

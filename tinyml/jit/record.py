@@ -127,6 +127,8 @@ class Recording:
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)  # ids of tensors that will hold copies
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
+    required: tuple[bool, ...] = ()  # who of the arguments required a gradient
+    recorded: bool | None = None  # whether ops were, if gradients were found
     disturbed: bool = False  # what the function makes is made of what another thread assigns
 
     def begin(self) -> None:

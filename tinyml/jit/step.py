@@ -26,7 +26,7 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
-from tinyml.jit.kept_gradients import Kept, KeptGradients
+from tinyml.jit.kept_gradients import Kept, KeptGradients, check_required
 from tinyml.jit.numbers import Watch
 from tinyml.jit.outside import Somebodys, State
 from tinyml.jit.record import RESET, Launch
@@ -116,7 +116,13 @@ class Parts:
     hidden: int  # so many of the results, the first, are there for others to be views of
     flagged: list[Somebodys]  # whose requires_grad the function sets itself
     gradients: list[Kept]
+    required: tuple[bool, ...]  # who of the arguments did, if the function finds gradients
+    recorded: bool | None  # whether ops were, if it does
     assumed: Watch = field(default_factory=Watch)
+
+    def reads(self) -> list[Tensor]:
+        """Who holds what the step reads from outside."""
+        return [t for state in self.states if state.read for t in state.alive()]
 
 
 # ---- memory of the step ----
@@ -264,7 +270,8 @@ class Step:
         followed = any(isinstance(r, Fresh) and r.followers for r in parts.results)
         self._writes = bool(self._written_arguments or self._written_states)
         self._assigns = self._writes or followed
-        self._checks = bool(parts.own_arguments or self._repeated or self._writes)
+        self._checks = any((parts.own_arguments, self._repeated, self._writes))
+        self._checks |= parts.recorded is not None
         self._number_of = {i: n for n, i in self._first.items()}
         self._seen: list[weakref.ref[LazyBuffer] | None] = []  # arguments that are bound
         fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
@@ -338,6 +345,8 @@ class Step:
                     "and is another tensor now, whose .grad a replay would not set. Return "
                     f"loss.gradient(x) instead of calling backward(). {RESET}"
                 )
+        if (recorded := self.parts.recorded) is not None:
+            check_required(inputs, self.parts.required, recorded, buffers, self._state_ids)
         for first, i in self._repeated:
             if buffers[first] is not buffers[i]:
                 raise JitError(

@@ -1,0 +1,300 @@
+"""Walk: what the code of a function leads to, by the names that it reads, calls and hands on.
+
+    name ::= a global, a name of a function around, an attribute, a key of a dict or list
+
+Nothing is run. What is reached in other ways, as by an object that a call returned, is not found.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from itertools import chain, islice
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+from tinyml.jit.outside import content
+from tinyml.jit.picture import CONTAINERS, MANY, Compared, compared, picture, same
+from tinyml.tensor import Tensor
+
+CELL = "cell_contents"
+LAYERS = "tinyml.nn."
+_KNOWN = {*sys.stdlib_module_names, "numpy", "tinyml"}
+NOTHING: Any = object()
+# of which an object is asked without being named by it, and more like these
+_UNASKED = ("__init__", "__new__", "__eq__", "__hash__", "__repr__", "__str__", "__setattr__")
+_ABOUT = (*_UNASKED, "__delattr__", "__post_init__", "__reduce__", "__getstate__", "__setstate__")
+# methods of containers that tell nothing of what is in them
+_CHANGES = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "clear"}
+_NO_CODE = (Tensor, type, ModuleType, FunctionType, MethodType, partial, *CONTAINERS)
+_BAGS = {"types", "argparse"}  # whose objects have what is put there
+_BY_NAME = {"getattr", "hasattr", "attrgetter"}
+
+
+@lru_cache(maxsize=1000)
+def _walked(name: str | None) -> bool:
+    """Whether code of a module may read numbers that somebody sets."""
+    name = str(name)
+    return name.startswith(LAYERS) or name.partition(".")[0] not in _KNOWN
+
+
+@lru_cache(maxsize=1000)
+def _asked(kind: Any) -> tuple[str, ...]:
+    """The methods of people's own that Python calls where an object is handed on."""
+    own = [vars(k).items() for k in kind.__mro__ if _walked(k.__module__)]
+    named = (name for name, x in chain(*own) if isinstance(x, FunctionType) and name not in _ABOUT)
+    return tuple(dict.fromkeys(name for name in named if name.startswith("__")))
+
+
+@lru_cache(maxsize=1000)
+def _read(code: CodeType) -> tuple[tuple[str, Any], ...]:
+    """Instructions, as Python 3.11 has them: later ones load, or store, two names at once."""
+    found = list[tuple[str, Any]]()
+    for op, name, text in ((i.opname, i.argval, i.argrepr) for i in dis.get_instructions(code)):
+        if op == "LOAD_ATTR" and "NULL" in text:
+            found.append(("LOAD_METHOD", name))
+        elif op.startswith(("LOAD_FAST", "STORE_FAST")) and isinstance(name, tuple):
+            last = "STORE_FAST" if op.endswith("STORE_FAST") else "LOAD_FAST"
+            found += [(op.partition("_FAST")[0] + "_FAST", name[0]), (last, name[1])]
+        else:
+            found.append((op, name))
+    return tuple(found)
+
+
+class Walk:
+    """What names lead to, from a function on."""
+
+    def __init__(self) -> None:
+        self.read: dict[tuple[int, Any], tuple[Any, str, Any, Compared]] = {}  # whose, and name
+        self.whose: dict[int, tuple[Any, Any, Any, str]] = {}  # who has a container, and as what
+        self.sets: set[str] = set()  # names that the code sets
+        self._others: set[str] = set()  # attributes of who knows what
+        self._some: dict[int, Any] = {}  # objects in containers: perhaps of these
+        self._left: list[tuple[CodeType, Mapping[str, Any], dict[str, Any]]] = []  # to be walked
+        self._seen: dict[tuple[int, ...], Any] = {}
+        self._stored: set[int] = set()  # ids of containers that the code puts something into
+        self.tensors: list[Tensor] = []
+
+    def places(self) -> dict[tuple[Any, ...], Tensor]:
+        """The tensors that there are at these names, in containers and objects there, too."""
+        found: dict[tuple[Any, ...], Tensor] = {}
+        for (key, name), (_, _, value, _) in self.read.items():
+            _put(found, (key, name), value)
+        for holder, name, value, _ in self.whose.values():
+            _put(found, (id(holder), name), value)
+        return found
+
+    def go_on(self) -> None:
+        """Look at objects in containers for the attributes of who knows what, until all are."""
+        known = -1
+        while known != (known := len(self._seen) + len(self._others) + len(self._some)):
+            while self._left:
+                self._code(*self._left.pop())
+            for holder in [*self._some.values()]:
+                for name in [*self._others]:
+                    self._hand_on(self._attribute(holder, name))
+
+    def value(self, value: Any, *given: Any, **named: Any) -> None:
+        """Code names this, and is about to call it, or to hand it on: walk what a call runs."""
+        match value:
+            case Tensor():
+                self.tensors.append(value)
+            case FunctionType():
+                self._function(value, *given, **named)
+            case MethodType():
+                self._function(value.__func__, value.__self__, *given, **named)
+            case partial():
+                self.value(value.func, *value.args, **value.keywords)
+            case dict() | list() | tuple() | set() if (id(value),) not in self._seen:
+                self._seen[(id(value),)] = value
+                self._elements(value.values() if isinstance(value, dict) else value)
+            case _ if self._has_code(value):
+                self.value(_own(value).get("__wrapped__"), *given, **named)
+                for name in _asked(type(value)):  # type: ignore[arg-type]
+                    self._attribute(value, name)
+
+    def _has_code(self, value: Any) -> bool:
+        if isinstance(value, _NO_CODE):
+            return False
+        module = type(value).__module__
+        return _walked(module) or module in _BAGS or "__wrapped__" in _own(value)
+
+    def _elements(self, values: Iterable[Any]) -> None:
+        for value in islice(values, MANY):
+            self._hand_on(value)
+
+    def _hand_on(self, value: Any) -> None:
+        """Some code gets this that may read whatever is in it."""
+        if value is NOTHING:
+            return
+        if isinstance(value, CONTAINERS) and id(value) in self.whose:
+            holder, name, _, called = self.whose[id(value)]
+            by = id if id(value) in self._stored else picture
+            self.read[id(holder), name] = holder, called, value, by
+        elif self._has_code(value):
+            self._some[id(value)] = value
+        self.value(value)
+
+    def _note(self, holder: Any, name: Any, value: Any, called: str = "") -> None:
+        """Code reads this of an object; a container is looked at where more is said of it."""
+        by = compared(value)
+        if by is picture:
+            self.whose.setdefault(id(value), (holder, name, value, called or name))
+            return
+        told = by is same or callable(value) or isinstance(value, Tensor) or self._has_code(value)
+        if told and not (isinstance(value, type) and isinstance(holder, (ModuleType, dict))):
+            self.read[id(holder), name] = holder, called or name, value, by
+
+    def _attribute(self, holder: Any, name: str) -> Any:
+        """What holder.name is, if that is known without running anything."""
+        if isinstance(holder, (Tensor, *CONTAINERS)):  # of which methods tell what is in it
+            if isinstance(holder, dict) and name in holder and not hasattr(dict, name):
+                return self._item(holder, name)  # as people's own dicts have it
+            self.value(holder) if name in _CHANGES else self._hand_on(holder)
+            return NOTHING
+        kind, own = holder if isinstance(holder, type) else type(holder), _own(holder)
+        places = [own, *map(vars, kind.__mro__)] if _walked(kind.__module__) else [own]
+        if isinstance(holder, ModuleType) and not _walked(holder.__name__):
+            return NOTHING
+        found = next((place[name] for place in places if name in place), NOTHING)
+        if isinstance(found, MemberDescriptorType):  # of __slots__
+            found = getattr(holder, name, NOTHING)
+            own = {name: found}
+        if name in own or compared(found) is not id:
+            self._note(holder, name, found)
+        method = found
+        if isinstance(found, (property, staticmethod, classmethod)):
+            method = found.fget if isinstance(found, property) else found.__func__
+        elif self._has_code(found):  # perhaps a TinyJit
+            method = _own(found).get("__wrapped__")
+        if name not in own and isinstance(method, FunctionType):
+            self._function(method, *[] if isinstance(found, staticmethod) else [holder])
+            return NOTHING
+        return found
+
+    def _item(self, holder: Any, key: Any) -> Any:
+        """What holder[key] is; of whom nothing else holds tensors alive, it is watched."""
+        items = dict(enumerate(holder)) if isinstance(holder, list) else holder
+        value = items.get(key, NOTHING)
+        if compared(value) is not id and not any(isinstance(x, Tensor) for x in items.values()):
+            self._note(holder, key, value, repr(key))
+        if id(holder) in self.whose:  # perhaps another one in its place
+            whose, name, _, called = self.whose[id(holder)]
+            by = picture if isinstance(holder, list) and compared(value) is id else id
+            self.read.setdefault((id(whose), name), (whose, called, holder, by))
+        return value
+
+    def _function(self, function: Any, *given: Any, **named: Any) -> None:
+        scope, key = function.__globals__, (id(function), *map(id, given[:1]))
+        if key in self._seen or not _walked(scope.get("__name__")):
+            return
+        self._seen[key] = function, given
+        code, cells = function.__code__, function.__closure__ or ()
+        names = _defaults(function) | dict(zip(code.co_varnames, given, strict=False)) | named
+        names.update(zip(code.co_freevars, cells, strict=True))
+        if given and "super" in code.co_names:
+            for kind in type(given[0]).__mro__:
+                above = vars(kind).get(function.__name__)
+                if isinstance(above, FunctionType):
+                    self._function(above, *given)
+        self._left.append((code, scope, names))
+
+    def _code(self, code: CodeType, scope: Mapping[str, Any], names: dict[str, Any]) -> None:
+        at = key = held = NOTHING  # what the last instructions loaded, and a container before
+        called = False  # it is, next
+        if not _BY_NAME.isdisjoint(code.co_names):
+            known = filter(str.isidentifier, (x for x in code.co_consts if isinstance(x, str)))
+            self._others.update(known)
+        for op, name in _read(code):
+            if op in ("LOAD_ATTR", "LOAD_METHOD"):
+                if at is NOTHING:
+                    self._others.add(name)
+                else:
+                    at = self._attribute(at, name)
+                called = op == "LOAD_METHOD"
+                continue
+            if op == "LOAD_CONST" and isinstance(at, (dict, list)):
+                key = name
+                continue
+            if op == "BINARY_SUBSCR" and key is not NOTHING:
+                at, key = self._item(at, key), NOTHING
+                continue
+            self.value(at) if called else self._hand_on(at)
+            held = at if isinstance(at, CONTAINERS) else held
+            key, called = NOTHING, False
+            if op == "STORE_SUBSCR":
+                self._store(held)
+            if op in ("STORE_FAST", "STORE_DEREF") and not isinstance(names.get(name), CellType):
+                names[name], at = at, NOTHING
+                continue
+            at = self._loaded(op, name, scope, names)
+
+    def _loaded(self, op: str, name: Any, scope: Mapping[str, Any], names: dict[str, Any]) -> Any:
+        """What an instruction loads, if it is known; what it stores is noted."""
+        at = NOTHING
+        if op in ("LOAD_GLOBAL", "LOAD_NAME"):
+            module: Any = sys.modules.get(scope.get("__name__", ""))
+            if module is None or vars(module) is not scope:  # a doctest, or what exec runs
+                module = scope
+            at = scope.get(name, NOTHING)
+            self._note(module, name, at)
+        elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
+            at = names.get(name, NOTHING)
+            if isinstance(at, CellType):
+                cell, at = at, content(at, NOTHING)
+                self._note(cell, CELL, at, name)
+        elif op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
+            self.sets.add(name)
+        elif isinstance(name, CodeType):
+            own = name.co_varnames[: name.co_argcount]
+            self._code(name, scope, {n: v for n, v in names.items() if n not in own})
+        return at
+
+    def _store(self, container: Any) -> None:
+        """Code puts something there: another container in its place would not get it."""
+        if id(container) in self.whose:
+            self._stored.add(id(container))
+            holder, name, value, called = self.whose[id(container)]
+            self.read[id(holder), name] = holder, called, value, id
+
+
+def walked_from(function: Callable[..., Any]) -> Walk:
+    """The walk from a function on, all of it."""
+    walk = Walk()
+    walk.value(function)
+    walk.go_on()
+    return walk
+
+
+def _put(found: dict[tuple[Any, ...], Tensor], path: tuple[Any, ...], value: Any) -> None:
+    """Add the tensors of a value to what was found, by where they are."""
+    if isinstance(value, Tensor):
+        found[path] = value
+    elif len(path) < _DEEP:
+        items: Iterable[Any] = ()
+        if isinstance(value, dict):
+            items = value.items()
+        elif isinstance(value, (list, tuple, deque)):
+            items = enumerate(value)
+        elif _walked(type(value).__module__):
+            items = _own(value).items()
+        for name, part in islice(items, MANY):
+            _put(found, (*path, name), part)
+
+
+_DEEP = 5  # names of a place, of which the first is a holder's id
+
+
+def _own(value: Any) -> Mapping[str, Any]:
+    """What an object has of its own."""
+    return vars(value) if hasattr(value, "__dict__") else {}
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    """What a function has for arguments that are not given, by name."""
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    return {**dict(zip(names, values, strict=True)), **(function.__kwdefaults__ or {})}
