@@ -95,6 +95,23 @@ def test_what_takes_more_than_an_expression_is_told_in_words(name: str) -> None:
     assert said(Tensor(X), name).endswith(f"{name!r}; {TOLD['words'][name]}")
 
 
+def test_words_about_images_are_what_torch_computes() -> None:
+    torch = pytest.importorskip("torch")
+    image = Tensor.arange(2 * 8 * 3 * 5).reshape(2, 8, 3, 5).float()
+    for name, x in (("pixel_shuffle", image), ("pixel_unshuffle", image.repeat(1, 1, 2, 2))):
+        found = eval(TOLD["words"][name].removeprefix("write "), {"x": x})
+        right = getattr(torch.nn.functional, name)(torch.from_numpy(x.numpy()), 2)
+        np.testing.assert_array_equal(found.numpy(), right)
+    rows, columns = Tensor.linspace(-1, 1, 3).meshgrid(Tensor.linspace(-1, 1, 5))
+    theta = Tensor.arange(12).reshape(2, 2, 3).float()
+    names = {"Tensor": Tensor, "theta": theta, "rows": rows, "columns": columns}
+    found = eval(TOLD["words"]["affine_grid"].removeprefix("write ").split(" of ")[0], names)
+    right = torch.nn.functional.affine_grid(
+        torch.from_numpy(theta.numpy()), [2, 1, 3, 5], align_corners=True
+    )
+    np.testing.assert_allclose(found.numpy(), right, 1e-6)
+
+
 def test_words_about_fourier_series_and_jacobians_are_right() -> None:
     x, n = Tensor(X), 3
     angle = Tensor.arange(n).unsqueeze(1) * Tensor.arange(n) * (2 * math.pi / n)

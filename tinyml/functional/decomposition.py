@@ -28,7 +28,10 @@ def matrix_of(x: Tensor, op: str, square: bool = False) -> tuple[int, int]:
 
 @in_float32
 def qr(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(Q, R) with x = Q @ R: Q orthogonal (.., m, m), R upper triangular (.., m, n)."""
+    """(Q, R) with x = Q @ R: Q orthogonal (.., m, m), R upper triangular (.., m, n).
+
+    torch.linalg.qr of more rows than columns keeps Q[..., :n] and R[..., :n, :] of these.
+    """
     m, n = matrix_of(x, "qr")
     units = x._eye_like(m)._broadcast_to((*x.shape[:-2], m, m))
     rows, turned, _ = triangular(x, units, min(m - 1, n))
