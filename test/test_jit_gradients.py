@@ -193,6 +193,27 @@ def test_a_gradient_of_an_argument_that_requires_one_since(device: str) -> None:
         jit(Tensor([1.0, 1.0], device=device, requires_grad=True))
 
 
+def test_a_gradient_that_was_there_before_a_function_that_clears_it(device: str) -> None:
+    """Without TinyJit it is added to, and stepped by."""
+    w = Tensor([1.0, 2.0], device=device, requires_grad=True).realize()
+    optimizer = nn.optim.SGD([w], lr=0.5)
+
+    @Tensor.train()
+    def step(x: Tensor) -> Tensor:
+        (x * w).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return w.sum().realize()
+
+    jit, x = TinyJit(step), Tensor([1.0, 1.0], device=device)
+    assert [jit(x).item() for _ in range(4)] == [2.0, 1.0, 0.0, -1.0]
+    (w * 3).sum().backward()
+    with pytest.raises(JitError, match=r"had no gradient when .* has one now"):
+        jit(x)
+    optimizer.zero_grad()
+    assert jit(x).item() == -2.0
+
+
 def test_gradients_are_not_found_where_ops_are_not_recorded(device: str) -> None:
     w = Tensor([1.0, 2.0], device=device, requires_grad=True).realize()
 

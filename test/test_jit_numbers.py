@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, TinyJit, nn
+from tinyml import Function, Tensor, TinyJit, nn
 from tinyml.errors import JitError
 
 SCALE = 2.0
@@ -346,6 +346,17 @@ def test_a_number_that_a_method_of_an_operator_reads(read: Callable[[Any], float
     assert "value was 2" in refused(lambda x: (x * read(factor)).realize(), change)
     change = partial(settings.__setitem__, "scale", 3.0)
     assert "scale" in refused(lambda x: (x * settings.scale).realize(), change)
+
+
+def test_a_number_that_a_function_with_a_gradient_of_its_own_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Scaled(Function):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * SCALE
+
+    change = partial(monkeypatch.setitem, globals(), "SCALE", 3.0)
+    assert refused(lambda x: Scaled.apply(x).realize(), change).startswith("SCALE was 2.0")
 
 
 def test_a_number_of_what_an_argument_is_if_none_is_given() -> None:

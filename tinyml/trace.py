@@ -165,6 +165,12 @@ class Flagged(NamedTuple):
     tensor: Any
 
 
+class GradientSet(NamedTuple):
+    """`backward` gave a tensor a gradient, or added to it."""
+
+    tensor: Any
+
+
 class ValuesKept(NamedTuple):
     """A tensor is about to hold a copy of its values, because an assignment overwrites them."""
 

@@ -62,7 +62,10 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
             "outside of no_grad() (what TinyJit returns has no record: call backward() within)"
         )
     found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
+    told = trace.wanted(trace.GradientSet)
     for leaf, grad in found.items():
+        if told:
+            trace.emit(trace.GradientSet(leaf))
         if (so_far := leaf._grad) is None:  # a tensor of its own: it may be assigned to
             leaf._grad = x._of(grad.lazy)
             mode.gradients_set += 1

@@ -20,7 +20,7 @@ from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.graph import toposort
 from tinyml.jit import outside
-from tinyml.jit.kept_gradients import kept
+from tinyml.jit.kept_gradients import cleared, kept
 from tinyml.jit.outside import Before, Somebodys, State, prepare
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import Alias, Constant, Fresh, Parts, Result, Shown, Step, Within, share_memory
@@ -256,6 +256,7 @@ class _Analysis:
         said = [Somebodys(t) for r in self.recording.flagged.values() if (t := r()) is not None]
         whose = [of for r in results if isinstance(r, Fresh) for of in r.of]
         known = kept(states.values(), gradients, whose, self.before.trained)
+        known += cleared(self.recording.graded.values(), self.before.trained)
         grads = known, self.recording.required, self.recording.recorded
         parts = Parts(*numbered, list(states.values()), results, hidden, said, *grads)
         fresh = {r.number for r in results if isinstance(r, Fresh)}

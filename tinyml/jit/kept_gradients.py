@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
+from weakref import ref as Reference
 
 from tinyml import lazy
 from tinyml.autograd import mode
@@ -25,6 +26,7 @@ class Kept(NamedTuple):
     state: State | None
     of: Somebodys
     added: bool  # there was none when the function was called: if there is one, it is added to
+    is_cleared: bool = False  # by the function, which left none: whatever was there would be read
 
 
 def kept(
@@ -75,13 +77,20 @@ def check_required(
             )
 
 
+def cleared(graded: Iterable[Reference[Tensor]], before: Collection[int]) -> list[Kept]:
+    """Who had no gradient before and has none after, but had one in between."""
+    alive = [t for reference in graded if (t := reference()) is not None and t._grad is None]
+    return [Kept(None, Somebodys(t), True, True) for t in alive if id(t) not in before]
+
+
 class KeptGradients:
     """Those of a step. They are looked at if any gradient was set since the last replay."""
 
     def __init__(self, every: list[Kept]) -> None:
-        self._every = every
-        self._adds = any(one.added for one in every)
-        self._set = -1
+        self._every = [one for one in every if not one.is_cleared]
+        self._cleared = [one.of for one in every if one.is_cleared]
+        self._adds = any(one.added for one in self._every)
+        self._set = self._seen = -1
 
     def tensors(self) -> list[Tensor]:
         """Whose gradients they are."""
@@ -89,9 +98,14 @@ class KeptGradients:
 
     def check(self) -> bool:
         """Whether some are to be set after this replay; JitError if they are not what they were."""
+        if self._cleared and self._seen != mode.gradients_set:
+            for of in self._cleared:
+                if (tensor := of()) is not None and tensor._grad is not None:
+                    raise _there_now(tensor)
+            self._seen = mode.gradients_set
         if not self._every or (self._set == mode.gradients_set and not self._adds):
             return False
-        for state, reference, added in self._every:
+        for state, reference, added, _ in self._every:
             if (tensor := reference()) is None:
                 continue
             now, reads = tensor._grad, state is not None and state.read
@@ -102,17 +116,13 @@ class KeptGradients:
                     f"False) does). {RESET}"
                 )
             if added and not reads and now is not None:
-                raise JitError(
-                    f"a tensor {tensor.shape} had no gradient when the function was captured, and "
-                    "has one now, which a replay would not add to: call zero_grad() before each "
-                    f"call, or within the function. {RESET}"
-                )
+                raise _there_now(tensor)
         return True
 
     def set(self) -> bool:
         """Let each be the gradient again; whether somebody holds a state anew."""
         anew = False
-        for state, reference, _ in self._every:
+        for state, reference, *_ in self._every:
             tensor = reference()
             if tensor is None or state is None or state.read:
                 continue
@@ -128,3 +138,11 @@ class KeptGradients:
             mode.gradients_set += 1  # for another step, whose gradient there was
         self._set = mode.gradients_set
         return anew
+
+
+def _there_now(tensor: Tensor) -> JitError:
+    return JitError(
+        f"a tensor {tensor.shape} had no gradient when the function was captured, and has one now, "
+        "which a replay would not add to: call zero_grad() before each call, or first of all "
+        f"within the function. {RESET}"
+    )

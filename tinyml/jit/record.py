@@ -124,6 +124,7 @@ class Recording:
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     flagged: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # by id
+    graded: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # who got gradients, by id
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)  # ids of tensors that will hold copies
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
@@ -163,6 +164,10 @@ class Recording:
     def flags(self, event: trace.Flagged) -> None:
         """Note that the function says itself whether a tensor requires a gradient."""
         self.flagged[id(event.tensor)] = weakref.ref(event.tensor)
+
+    def grades(self, event: trace.GradientSet) -> None:
+        """Note who gets a gradient, perhaps for a while."""
+        self.graded[id(event.tensor)] = weakref.ref(event.tensor)
 
     def assigned(self) -> list[Any]:
         """Who was assigned to and is still there."""
@@ -347,6 +352,7 @@ def record(refuse_reads: bool, outside: Container[Buffer] = ()) -> Iterator[Reco
         trace.Realizing: found.realizing,
         trace.Assigning: found.assigning,
         trace.Flagged: found.flags,
+        trace.GradientSet: found.grades,
         trace.Held: found.held,
         trace.ValuesKept: found.values_kept,
     }

@@ -16,6 +16,7 @@ from itertools import chain, islice
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
+from tinyml.function import Function
 from tinyml.jit.outside import content
 from tinyml.jit.picture import CONTAINERS, MANY, Compared, compared, picture, same
 from tinyml.tensor import Tensor
@@ -156,6 +157,9 @@ class Walk:
             self.value(holder) if name in _CHANGES else self._hand_on(holder)
             return NOTHING
         kind, own = holder if isinstance(holder, type) else type(holder), _own(holder)
+        if isinstance(holder, type) and issubclass(holder, Function) and name == "apply":
+            self.value(holder.forward, holder)
+            self.value(holder.backward, holder)
         places = [own, *map(vars, kind.__mro__)] if _walked(kind.__module__) else [own]
         if isinstance(holder, ModuleType) and not _walked(holder.__name__):
             return NOTHING
