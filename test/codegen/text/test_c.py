@@ -16,7 +16,7 @@ from tinyml.codegen.optimize.opts import Opt, parse
 from tinyml.codegen.text.c import ROLLED
 from tinyml.codegen.text.c_shuffles import every_second, length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
-from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int32
+from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int16, int32, int64
 from tinyml.index import ZERO, Axis, linear
 from tinyml.kernel import Kernel
 from tinyml.program import translation_unit
@@ -83,6 +83,29 @@ def test_masks_of_whole_registers_are_not_joined(dtype: DType, lanes: int) -> No
     assert text.count(f"either_{dtype.kind}{dtype.bitsize}x{lanes}(") >= 2
     (runner,) = stages.compiled("CPU", [(k, opts)])
     stages.assert_made(k, runner, 0)
+
+
+@pytest.mark.parametrize("dtype", [float64, int64, int16], ids=str)
+def test_numbers_choose_numbers_of_their_size_without_another_mask(dtype: DType) -> None:
+    x, y = (graphs.memory(67, dtype=dtype, device="CPU") for _ in range(2))
+    (k,) = stages.kernels_of(schedule([(x < y).where(x + 1, y * 3).lazy]))
+    opts = [parse("lanes i0 8")]
+    text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
+    assert "i32x8 m" not in text
+    assert "_own(" in text
+    (runner,) = stages.compiled("CPU", [(k, opts)])
+    stages.assert_made(k, runner, 0)
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+@pytest.mark.parametrize("lane", [0, 3, 6, 7])
+def test_the_first_lane_out_of_range_is_named(kind: str, lane: int) -> None:
+    places = np.arange(64).astype(kind) % 9
+    places[40 + lane] = 77 + lane
+    places[48:] = -99
+    x, at = Tensor.arange(9, device="CPU").contiguous(), Tensor(places, device="CPU")
+    with pytest.raises(IndexError, match=f"index {77 + lane} is out of bounds"):
+        x[at].realize()
 
 
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)

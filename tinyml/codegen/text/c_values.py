@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.bounds import range_asked
-from tinyml.codegen.expr import Expr, Load, Name, const, parts_of
+from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
 from tinyml.codegen.text.c_choices import blend, blend_either, choose, choose_number, extreme
@@ -38,7 +38,7 @@ from tinyml.codegen.text.c_text import (
     require_range,
     vector_type,
 )
-from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
+from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.codegen.text.vector_parts import FMA_ALONE, lane_function
 from tinyml.codegen.two_rows import two_rows
@@ -60,7 +60,7 @@ from tinyml.dtype import (
 )
 from tinyml.faults import Fault
 from tinyml.frozen import cached_property
-from tinyml.ops import Op
+from tinyml.ops import COMPARE, Op
 
 TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
 SHORT = {d.name: "u16" if d.is_half else f"{d.kind}{d.bitsize}" for d in ALL} | {"bool": "i32"}
@@ -218,18 +218,46 @@ class CValues(Renderer):
             return super().where(mask, value, other, dtype, lanes)
         return self.blended(mask, value, other, dtype, lanes)
 
+    def op(self, e: Alu, lanes: int) -> Text:
+        mask = e.operands[0]
+        if e.op is Op.WHERE and type(mask) is Alu and mask.op in COMPARE and lanes > 1:
+            size = register(mask.operands[0].dtype).itemsize
+            if size == self.size_of(e.dtype) != self.truths.itemsize == 4 and self._is_plain(mask):
+                sides, values = (
+                    [self.text(o, lanes) for o in of] for of in (mask.operands, e.operands[1:])
+                )
+                asked = super().compare(SIGN[mask.op], e.dtype, sides, lanes)
+                return self.blended(asked, values[0], values[1], e.dtype, lanes, own=True)
+        return super().op(e, lanes)
+
+    def _is_plain(self, mask: Alu) -> bool:
+        """Whether numbers of lanes are compared, by vectors: not truths, and not places alone."""
+        one, other = mask.operands
+        places = type(one) is type(other) is Place
+        return one.dtype is not bool_ and not places and self.lanes(mask) > 1
+
     def blended(
-        self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int, known: bool = False
+        self,
+        mask: Text,
+        value: Text,
+        other: Text,
+        dtype: DType,
+        lanes: int,
+        known: bool = False,
+        own: bool = False,
     ) -> Text:
-        """A choice lane by lane; whether the mask is `known` when the text is compiled."""
+        """A choice lane by lane; whether the mask is `known` when the text is compiled, and whether
+        it has its `own` size, not that of truths."""
         kind = self.vector(dtype, lanes)
-        bits, own = self._mask_type(dtype, lanes), self.mask_bits(self.size_of(dtype), lanes)
+        bits = self._mask_type(dtype, lanes)
         some = self.value(const(0, dtype), lanes) not in (value[0], other[0])  # 0 is one step
-        name = f"blend_{kind}{'_known' * known}{'' if some else '_or_0'}"
-        masks = self.vector(bool_, lanes)
-        if known and self.is_split(lanes):
-            masks, own = bits, "m"
-        self.prelude[blend(name, kind, bits, masks, own, known, some)] = None
+        name = f"blend_{kind}{'_known' * known}{'_own' * own}{'' if some else '_or_0'}"
+        masks, held = self.vector(bool_, lanes), "m"
+        if own or (known and self.is_split(lanes)):
+            masks = bits
+        else:
+            held = self.mask_bits(self.size_of(dtype), lanes)
+        self.prelude[blend(name, kind, bits, masks, held, known, some)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def chosen(
@@ -374,7 +402,7 @@ class CValues(Renderer):
         kind, element = self.vector(dtype, lanes), TYPES[dtype.name]
         unsigned = self._memory_vector(by_name(f"u{dtype.name}"), lanes)
         name = f"require_range_{dtype.name}x{lanes}"
-        self.prelude[require_range(name, kind, unsigned, element, lanes)] = None
+        self.prelude[require_range(name, kind, unsigned, element, lanes, dtype.itemsize)] = None
         ends = ", ".join(self.number(end, dtype)[0] for end in between)
         return f"{name}({self.value(value, lanes)}, {ends}, {fault.code:#x}, fault)", ATOM
 
