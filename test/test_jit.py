@@ -6,9 +6,12 @@ import gc
 import math
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +79,59 @@ def test_containers_keep_their_structure(device: str) -> None:
         assert found["a"][0].item() == 8 * i
         assert found["a"][1] is None
         assert found["n"] == 3
+
+
+@dataclass
+class Batch:
+    """As loaders give them."""
+
+    x: Tensor
+    scale: float = 2.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """As models return them."""
+
+    y: Tensor
+    batch: Batch
+
+
+def test_dataclasses_are_containers(device: str) -> None:
+    """New ones in each call, and those of before are what they were."""
+
+    @TinyJit
+    def step(batch: Batch, more: Batch) -> Answer:
+        y = (batch.x * batch.scale + more.x).realize()
+        return Answer(y, Batch((y + 1).realize(), 3.0))
+
+    more, answers = Batch(Tensor([1.0, 1.0], device=device)), list[Answer]()
+    for value in range(5):
+        more.x = Tensor([value, 1.0], device=device)
+        answers.append(step(Batch(Tensor([1.0, value], device=device)), more=more))
+    assert step.captured is not None
+    assert [a.y.tolist() for a in answers] == [[2.0 + i, 2.0 * i + 1] for i in range(5)]
+    assert [a.batch.x.tolist() for a in answers] == [[3.0 + i, 2.0 * i + 2] for i in range(5)]
+    assert {a.batch.scale for a in answers} == {3.0}
+    with pytest.raises(JitError, match=r"batch\.scale was 2\.0 .* is now 4\.0"):
+        step(Batch(Tensor([1.0, 1.0], device=device), 4.0), more=more)
+
+
+def test_tensors_in_objects_that_a_call_makes_are_refused(device: str) -> None:
+    """A replay would return the same object, whose tensors become others."""
+    model = SimpleNamespace(h=None)
+
+    def same(x: Tensor) -> Any:
+        model.h = (x + 1).realize()
+        return model
+
+    step = TinyJit(same)
+    assert [step(Tensor([float(i)], device=device)).h.item() for i in range(4)] == [1, 2, 3, 4]
+    for made in (set, deque, lambda tensors: SimpleNamespace(h=tensors[0])):
+        step = TinyJit(lambda x: made([(x + 1).realize()]))  # noqa: B023
+        step(Tensor([1.0], device=device))
+        with pytest.raises(JitError, match="return the same one each time"):
+            step(Tensor([2.0], device=device))
 
 
 def test_the_order_of_keywords_and_dicts_is_free(device: str) -> None:

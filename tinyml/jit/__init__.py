@@ -37,7 +37,16 @@ from tinyml.jit.outside import (
 from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
 from tinyml.jit.step import Step
-from tinyml.jit.structure import difference, fits, flatten, looks, rebuild
+from tinyml.jit.structure import (
+    check_objects,
+    difference,
+    fits,
+    flatten,
+    looks,
+    objects,
+    rebuild,
+    records,
+)
 from tinyml.lazy import Data
 from tinyml.tensor import Tensor
 from tinyml.turn import turn
@@ -54,7 +63,7 @@ class TinyJit(Generic[_P, _R]):
     Tensors among the arguments may have other values in each call; shapes, dtypes, devices,
     and all other values must be those of the capture, also what its code reads besides
     (`numbers.py`). Tensors that the function uses besides may be assigned to, inside and outside.
-    Results are new tensors in each call, and carry no gradient.
+    Results are new tensors in each call, and carry no gradient. Dataclasses are containers, too.
 
     Threads replay in turn. What other threads record while one captures is no part of it; where
     the step is made of what they assign meanwhile, or of tensors that wait to be computed and
@@ -96,6 +105,7 @@ class TinyJit(Generic[_P, _R]):
         self._left: list[weakref.ref[Tensor]] = []  # behind, by that call
         self._assumed: list[Assumed] = []  # likewise
         self._constants: list[Tensor] = []  # likewise
+        self._objects: list[Callable[[], Any]] = []  # that it returned
         self._named: list[Named] = []
         self._in_vain = 0  # so many calls were to be captured, and were not
 
@@ -153,10 +163,11 @@ class TinyJit(Generic[_P, _R]):
                 tensors.clear()
             arguments = flatten((args, kwargs), tensors)
             function = functools.partial(self._function, *bound, *args, **kwargs)
+            besides = records((*args, *kwargs.values()))
             if self._arguments is not None and are_trained(self._trained):
-                return self._capture(function, arguments, tensors, bound)
+                return self._capture(function, arguments, tensors, bound, besides)
             prepare(tensors, [])  # as for a capture, which so has these kernels already
-        return self._first(function, arguments)
+        return self._first(function, arguments, besides)
 
     def _is_outdated(self, step: Step) -> bool:
         """Whether a constant was assigned to that is a part of kernels: it has memory from now on.
@@ -184,17 +195,18 @@ class TinyJit(Generic[_P, _R]):
         found: _R = rebuild(self._results, iter(step.replay(tensors, changed)))
         return found
 
-    def _first(self, function: functools.partial[_R], arguments: Any) -> _R:
+    def _first(self, function: functools.partial[_R], arguments: Any, besides: list[Any]) -> _R:
         training = Tensor.training
         with record(refuse_reads=False) as recording:
             result = function()
             results: list[Tensor] = []
-            flatten(result, results, in_order=True)
+            structure = flatten(result, results, in_order=True)
             # what is assigned to has memory from now on: a capture can write to nothing else
             wanted = [*results, *recording.assigned(), *constant_gradients(recording)]
             Tensor.realize(*wanted) if wanted else None
         self._outline = recording.outline()
-        self._assumed, self._constants = assumed(function)
+        self._assumed, self._constants = assumed(function, besides)
+        self._objects = [*map(_reference, objects(structure))]
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
         self._used = [*used(recording), *given]
         self._trained = trained(recording, self._used)
@@ -208,22 +220,25 @@ class TinyJit(Generic[_P, _R]):
         arguments: Any,
         tensors: list[Tensor],
         bound: tuple[Any, ...],
+        besides: list[Any],
     ) -> _R:
         setting = arguments, Tensor.training
         self._looks = looks(tensors)
         same = setting == (self._arguments, self._training)
-        there = places(function)
+        there = places(function, besides)
         captured = capture(function, tensors, self._used, self._left if same else [])
         found, structure, step, outline, self._used, self._left, obstacle = captured
         before, self._outline = self._outline, outline
         known = self._constants
-        self._assumed, self._constants = assumed(function, self._assumed if same else None)
+        self._assumed, self._constants = assumed(function, besides, self._assumed if same else None)
         check_constants(known, self._constants)
+        check_objects(structure, self._objects)
+        self._objects = [*map(_reference, objects(structure))]
         self._arguments, self._training = setting
         if step is not None:
             if same and before is not None:
                 outline.check_same(before)
-            check_places(there, places(function), step.parts.reads())
+            check_places(there, places(function, besides), step.parts.reads())
             self._outline, self._results, self._step = None, structure, step
             step.parts.assumed = Watch(self._assumed, self._constants)
             self._named = named_arguments(tensors, named(self._function, *bound))
@@ -231,16 +246,20 @@ class TinyJit(Generic[_P, _R]):
                 obstacle = "it is given tensors, now and then others, that its code reads, too"
             self._used, self._left, self._assumed, self._constants = [], [], [], []
         self._trained = []
+        self._count_in_vain(obstacle)
+        result: _R = rebuild(structure, iter(found))
+        return result
+
+    def _count_in_vain(self, obstacle: str) -> None:
+        """Count a call that was to be captured, and say if there were many."""
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:
             warnings.warn(
                 f"TinyJit: {self._name} was run plainly {_PATIENCE + 1} times, and is not captured "
                 f"yet: {obstacle}. It goes on like this, right but slow",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
-        result: _R = rebuild(structure, iter(found))
-        return result
 
     @property
     def _name(self) -> str:
@@ -286,9 +305,18 @@ _ALONE: dict[str, Any] = {
     "_left": [],
     "_assumed": [],
     "_constants": [],
+    "_objects": [],
 }
 _PATIENCE = 4  # captures in vain until there is a warning: threads may disturb one or two
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """A weak reference to what can have one."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
 
 
 class _Method(Generic[_P, _R]):

@@ -194,9 +194,9 @@ def check_constants(before: Iterable[Tensor], now: Sequence[Tensor]) -> None:
 Places = dict[tuple[Any, ...], weakref.ref[Tensor]]
 
 
-def places(function: Callable[..., Any]) -> Places:
+def places(function: Callable[..., Any], besides: Sequence[Any]) -> Places:
     """Which tensors there are at the names that a function's code reads."""
-    return {place: weakref.ref(t) for place, t in walked_from(function).places().items()}
+    return {place: weakref.ref(t) for place, t in walked_from(function, besides).places().items()}
 
 
 def check_places(before: Places, now: Places, read: Iterable[Tensor]) -> None:
@@ -213,13 +213,14 @@ def check_places(before: Places, now: Places, read: Iterable[Tensor]) -> None:
 
 
 def assumed(
-    function: Callable[..., Any], before: Iterable[Assumed] | None = None
+    function: Callable[..., Any], besides: Sequence[Any], before: Iterable[Assumed] | None = None
 ) -> tuple[list[Assumed], list[Tensor]]:
     """What a function computes with, as far as its code says so, and the constants that it names.
 
+    `besides` are arguments that are looked at by themselves, and what they have may change.
     If the call `before` did the same, it is what had the same values then.
     """
-    walk, earlier = walked_from(function), None
+    walk, earlier = walked_from(function, besides), None
     if before is not None:
         earlier = {
             (id(one.holder()), name): value

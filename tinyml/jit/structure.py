@@ -1,7 +1,7 @@
 """The structure of arguments and results: containers, tensors, and whatever else is in them.
 
     structure ::= TensorPart(shape, dtype, device)
-                | ListPart(kind, part*)              list, tuple, named tuple
+                | ListPart(kind, part*)              list, tuple, named tuple, dataclass
                 | DictPart(keys, part*)
                 | ValuePart(type, value)             compared by value
 
@@ -10,14 +10,21 @@ Two calls may share one capture if their structures are equal.
 
 from __future__ import annotations
 
+import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from operator import attrgetter
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tinyml.dtype import DType
+from tinyml.errors import JitError
+from tinyml.jit.outside import content
+from tinyml.jit.picture import is_plain
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.tensor import Tensor
 
@@ -33,7 +40,7 @@ class TensorPart(NamedTuple):
 
 
 class ListPart(NamedTuple):
-    """A sequence."""
+    """A sequence, or the fields of a dataclass."""
 
     kind: type[Any]
     parts: tuple[Any, ...]
@@ -89,6 +96,8 @@ def flatten(value: Any, tensors: list[Tensor], in_order: bool = False) -> Any:
         return DictPart(keys, tuple([flatten(value[k], tensors, in_order) for k in keys]))
     if isinstance(value, np.ndarray):
         return ValuePart(np.ndarray, _Array(value))
+    if read := _fields(type(value)):
+        return ListPart(type(value), tuple([flatten(v, tensors, in_order) for v in read(value)]))
     return ValuePart(type(value), value)
 
 
@@ -113,6 +122,8 @@ def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
         value = [value[key] for key in own if key in value] if own else ()
     elif type(value) is not own:
         return False
+    elif not isinstance(value, (list, tuple)):
+        value = _fields(own)(value)
     if len(value) != len(parts):
         return False
     if not parts:
@@ -126,6 +137,27 @@ def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
     return True
 
 
+def _read_fields(kind: type[Any]) -> Any:
+    """What reads the fields of a dataclass, and puts them into a tuple; None for another type."""
+    names = [field.name for field in dataclasses.fields(kind)] if _is_dataclass(kind) else []
+    return (lambda value: [getattr(value, name) for name in names]) if names else None
+
+
+_fields: Callable[[Any], Any] = lru_cache(maxsize=1000)(_read_fields)
+
+
+def _is_dataclass(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) and not kind.__module__.startswith("tinyml.")
+
+
+def _filled(kind: Any, values: Iterable[Any]) -> Any:
+    """A dataclass with these fields, as it was: nothing is computed from them again."""
+    made = object.__new__(kind)
+    for field, value in zip(dataclasses.fields(kind), values, strict=True):
+        object.__setattr__(made, field.name, value)
+    return made
+
+
 _ONLY_TENSORS, _ONLY_PARTS = {Tensor}, {TensorPart}
 _node: Callable[[Tensor], LazyBuffer] = attrgetter("lazy")
 _looks: Callable[[LazyBuffer], tuple[Any, ...]] = attrgetter("shape", "dtype", "device")
@@ -136,6 +168,40 @@ def looks(tensors: Iterable[Tensor]) -> list[tuple[Any, ...]]:
     return [*map(_looks, map(_node, tensors))]
 
 
+def objects(structure: Any) -> Iterator[Any]:
+    """What is in a structure and is no tensor, container or number."""
+    if isinstance(structure, ValuePart):
+        if not is_plain(structure.value) and not isinstance(structure.value, _Array):
+            yield structure.value
+    elif not isinstance(structure, TensorPart):
+        for part in structure.parts:
+            yield from objects(part)
+
+
+def check_objects(structure: Any, before: Iterable[Callable[[], Any]]) -> None:
+    """JitError if a result is an object, made in the call, that tensors are in."""
+    known = {id(x) for reference in before if (x := reference()) is not None}
+    for value in objects(structure):
+        if id(value) not in known and any(isinstance(x, Tensor) for x in _inside(value)):
+            raise JitError(
+                f"the function returns tensors in a {type(value).__name__}, and a replay would "
+                "return the same one each time: return them in lists, tuples, dicts or dataclasses"
+            )
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, (set, frozenset, deque)):
+        return value
+    if isinstance(value, FunctionType):
+        return [*map(content, value.__closure__ or ()), *(value.__defaults__ or ())]
+    return vars(value).values() if hasattr(value, "__dict__") else ()
+
+
+def records(args: Iterable[Any]) -> list[Any]:
+    """The dataclasses among arguments, of which all is compared by `fits`."""
+    return [x for x in args if _fields(type(x))]
+
+
 def rebuild(structure: Any, tensors: Iterator[Tensor]) -> Any:
     """The value that has this structure and these tensors."""
     match structure:
@@ -143,6 +209,8 @@ def rebuild(structure: Any, tensors: Iterator[Tensor]) -> Any:
             return next(tensors)
         case ListPart(kind=kind, parts=parts):
             values = [rebuild(part, tensors) for part in parts]
+            if not issubclass(kind, (list, tuple)):
+                return _filled(kind, values)
             return kind(*values) if hasattr(kind, "_fields") else kind(values)
         case DictPart(keys=keys, parts=parts):
             return {k: rebuild(part, tensors) for k, part in zip(keys, parts, strict=True)}
@@ -160,7 +228,10 @@ def difference(captured: Any, given: Any, path: str) -> str | None:
     match captured:
         case ListPart(kind=kind, parts=parts):
             if kind is given.kind and len(parts) == len(given.parts):
-                return _first(parts, given.parts, [f"{path}[{i}]" for i in range(len(parts))])
+                names = [f"{path}[{i}]" for i in range(len(parts))]
+                if not issubclass(kind, (list, tuple)):
+                    names = [f"{path}.{field.name}" for field in dataclasses.fields(kind)]
+                return _first(parts, given.parts, names)
         case DictPart(keys=keys, parts=parts):
             if keys == given.keys:
                 return _first(parts, given.parts, [f"{path}[{k!r}]" for k in keys])

@@ -68,7 +68,8 @@ def _read(code: CodeType) -> tuple[tuple[str, Any], ...]:
 class Walk:
     """What names lead to, from a function on."""
 
-    def __init__(self) -> None:
+    def __init__(self, besides: Iterable[Any]) -> None:
+        self._besides = {id(x) for x in besides}
         self.read: dict[tuple[int, Any], tuple[Any, str, Any, Compared]] = {}  # whose, and name
         self.whose: dict[int, tuple[Any, Any, Any, str]] = {}  # who has a container, and as what
         self.sets: set[str] = set()  # names that the code sets
@@ -141,6 +142,8 @@ class Walk:
 
     def _note(self, holder: Any, name: Any, value: Any, called: str = "") -> None:
         """Code reads this of an object; a container is looked at where more is said of it."""
+        if id(holder) in self._besides:
+            return
         by = compared(value)
         if by is picture:
             self.whose.setdefault(id(value), (holder, name, value, called or name))
@@ -265,9 +268,9 @@ class Walk:
             self.read[id(holder), name] = holder, called, value, id
 
 
-def walked_from(function: Callable[..., Any]) -> Walk:
-    """The walk from a function on, all of it."""
-    walk = Walk()
+def walked_from(function: Callable[..., Any], besides: Iterable[Any] = ()) -> Walk:
+    """The walk from a function on, all of it, but for what objects `besides` have themselves."""
+    walk = Walk(besides)
     walk.value(function)
     walk.go_on()
     return walk
