@@ -60,6 +60,15 @@ def test_every_second_element_up_to_the_last(device: str, compare: Compare, dtyp
     compare(pairs)
 
 
+@pytest.mark.parametrize("step", [2, 33])
+def test_bools_and_bytes_at_the_same_distances(device: str, compare: Compare, step: int) -> None:
+    """Both are bytes in vectors, but not of one type in memory."""
+    x = np.arange(64 * step, dtype=np.uint8).reshape(64, step)
+    mask = x % 5 < 2
+    t, m = Tensor(x).realize(), Tensor(mask).realize()
+    compare({"chosen": (m[:, 0].where(t[:, 0], 3), np.where(mask[:, 0], x[:, 0], 3))})
+
+
 def test_an_int_beside_tensors_is_a_slice_first_as_torch_has_it(device: str) -> None:
     x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     got = Tensor(x)[0, :, Tensor(ROWS)]

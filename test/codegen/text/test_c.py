@@ -210,7 +210,7 @@ def test_what_is_picked_lies_between_the_first_element_and_the_last() -> None:
 
 @pytest.mark.parametrize(("lanes", "size"), [(8, 4), (4, 8)])
 def test_every_second_element_is_moved_within_halves_first(lanes: int, size: int) -> None:
-    text = every_second("kind", "element", "places", lanes, size)
+    text = every_second("name", "kind", "element", "places", lanes, size)
     near, across = ([*map(int, found.split(", "))] for found in re.findall(r"\){(.+?)}", text))
     both = [*range(lanes), *range(lanes - 1, 2 * lanes - 1)]  # what vectors have, from p on
     assert all((n % lanes < lanes // 2) == (at < lanes // 2) for at, n in enumerate(near))

@@ -243,7 +243,8 @@ class CRenderer(CPairs):
     def _strided(self, e: Load, lane: Axis, stride: int) -> Text:
         """Elements at even distances, however far."""
         kind, element = self._memory_vector(e.dtype, lane.size), TYPES[e.dtype.name]
-        name, made = (f"gathered_{kind}", gathered) if self._calls else (f"strided_{kind}", strided)
+        how, made = ("gathered", gathered) if self._calls else ("strided", strided)
+        name = f"{how}_{e.dtype.name}x{lane.size}"  # bools are bytes, too, of another type
         self.prelude[made(name, kind, element, lane.size)] = None
         text = f"{name}({self.beyond(f'slot{e.slot}', e.position, lane)}, {stride})", ATOM
         if e.dtype.itemsize * lane.size == MASKED // 2 and not self._calls:

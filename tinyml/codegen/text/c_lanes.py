@@ -126,10 +126,10 @@ class CLanes(CValues):
         kind = self._memory_vector(dtype, lanes)
         if stride == 1:
             return f"*(const {kind} *)({place})", UNARY
-        size = dtype.itemsize
+        size, name = dtype.itemsize, f"second_{dtype.name}x{lanes}"
         places = self.bits(size, lanes)
-        self.prelude[every_second(kind, TYPES[dtype.name], places, lanes, size)] = None
-        return f"second_{kind}({place})", ATOM
+        self.prelude[every_second(name, kind, TYPES[dtype.name], places, lanes, size)] = None
+        return f"{name}({place})", ATOM
 
     def picked(self, e: Load, lane: Axis) -> Text | None:
         """Elements whose distances are known, out of vectors that have them; None if too far.
@@ -231,7 +231,7 @@ class CLanes(CValues):
     def stream(self, start: str, dtype: DType, values: list[str], lanes: int) -> str:
         """Vectors side by side stored past the caches."""
         kind, size = self._memory_vector(dtype, lanes), dtype.itemsize * lanes
-        name = f"stream_{kind}" if len(values) == 1 else f"stream{len(values)}_{kind}"
+        name = f"stream{len(values) if len(values) > 1 else ''}_{dtype.name}x{lanes}"
         element = TYPES[dtype.name]
         self.prelude[streaming_store(name, kind, element, size, len(values))] = None
         return f"{name}({start}, {', '.join(values)});"

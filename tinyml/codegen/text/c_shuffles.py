@@ -7,7 +7,7 @@ from collections.abc import Sequence
 PICKED = 4  # bytes of an element at least that is picked out of vectors
 
 
-def every_second(kind: str, element: str, places: str, lanes: int, size: int) -> str:
+def every_second(name: str, kind: str, element: str, places: str, lanes: int, size: int) -> str:
     """`lanes` elements of `size` bytes with gaps of one between them, out of vectors that end with
     the last one.
 
@@ -24,7 +24,7 @@ def every_second(kind: str, element: str, places: str, lanes: int, size: int) ->
         crossed = ", ".join(str(n) for half in (0, 2, 1, 3) for n in parts[half])
         made = f"__builtin_shuffle(first, last, ({places}){{{crossed}}})"
         made = f"__builtin_shuffle({made}, ({places}){{{', '.join(map(str, order))}}})"
-    return f"""static inline {kind} second_{kind}(const {element} *p) {{
+    return f"""static inline {kind} {name}(const {element} *p) {{
   const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {lanes - 1});
 #if defined(__clang__)
   return __builtin_shufflevector(first, last, {listed});
