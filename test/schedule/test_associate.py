@@ -160,3 +160,30 @@ def test_sums_of_what_is_repeated_stay_as_they_are(repeated: str, device: str) -
     Tensor.realize(made, other)
     right = (p * (g @ v.T)).sum(1) * (3 if repeated == "inner" else 1)
     np.testing.assert_allclose(made.numpy(), right, 1e-3, 1e-4)
+
+
+QUOTIENTS = {  # what a product of e and v has, and what the sum of products has of it
+    "a divisor less": (lambda e, s: e / s, lambda e, s: e, lambda g, s: g),
+    "a factor less": (lambda e, s: e * s, lambda e, s: e, lambda g, s: g),
+    "a factor, not a divisor": (lambda e, s: e / s, lambda e, s: e * s, lambda g, s: g),
+    "divided by a factor": (lambda e, s: e, lambda e, s: e / s, lambda g, s: g * s),
+    "divided by itself": (lambda e, s: e, lambda e, s: e * (s / s), lambda g, s: g),
+    "the same": (lambda e, s: e / s, lambda e, s: e / s, lambda g, s: g),
+}
+
+
+@pytest.mark.parametrize("quotient", QUOTIENTS)
+def test_nothing_that_may_be_0_is_divided_out(quotient: str, device: str) -> None:
+    rng = np.random.default_rng(0)
+    g, v, e = (rng.standard_normal(s).astype(np.float32) for s in ((31, 5), (37, 5), (31, 37)))
+    s = np.array([[0], *[[1]] * 30], np.float32)
+
+    def made(device: str) -> list[np.ndarray]:
+        x, y, z, scale = (Tensor(a, device=device) for a in (g, v, e, s))
+        there, wanted, slopes = QUOTIENTS[quotient]
+        results = there(z, scale) @ y, (wanted(z, scale) * (slopes(x, scale) @ y.T)).sum(1)
+        Tensor.realize(*results)
+        return [result.numpy() for result in results]
+
+    for ours, right in zip(made(device), made("NUMPY"), strict=True):
+        np.testing.assert_allclose(ours, right, 1e-4, 1e-4)

@@ -43,7 +43,7 @@ class _Sum:
     def inside(self) -> dict[Factor, int]:
         """The factors that are not the same all along what is folded."""
         folded = self.folded.isdisjoint
-        return {f: n for f, n in self.powers.items() if n and not folded(f[1])}
+        return {f: n for f, n in self.powers.items() if not folded(f[1])}
 
     @cached_property
     def met(self) -> frozenset[LazyBuffer]:
@@ -73,8 +73,9 @@ def _adds_up(node: lazy.Reduce) -> bool:
 
 
 def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
-    """What a sum adds up, if its axes are walked so; None if axes of a factor are merged, or if no
-    factor walks one of the sum's: each term is added several times."""
+    """What a sum adds up, if its axes are walked so; None if axes of a factor are merged, if it is
+    divided by itself, which is NaN of 0, or if no factor walks one of the sum's: each term is added
+    several times."""
     folded = frozenset(walked[a] for a in node.axes if node.sources[0].shape[a] > 1)
     powers: dict[Factor, int] = {}
     negative = False
@@ -96,8 +97,9 @@ def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
         if MIXED in labels:
             return None
         powers[each, labels] = powers.get((each, labels), 0) + power
-    walked_by = {x for (_, labels), power in powers.items() if power for x in labels}
-    return _Sum(negative, powers, folded) if folded <= walked_by else None
+    walked_by = {x for _, labels in powers for x in labels}
+    whole = folded <= walked_by and all(powers.values())
+    return _Sum(negative, powers, folded) if whole else None
 
 
 def _other_order(
@@ -117,14 +119,16 @@ def _other_order(
     if inner is None or SHORTER * _length(inner, sizes) > _length(outer, sizes):
         return None
     powers = Counter(outer.powers)
-    powers.subtract(within)
+    del powers[within[0]]
     powers.update(inner.powers)
+    if not all(powers.values()):
+        return None
     both = _Sum(outer.negative ^ inner.negative, powers, outer.folded)
     for product, factors in products.items():
         alike = product is not fold and factors.met == both.met
         names = _names(factors, both) if alike else None
-        if names is not None:
-            rest = _rest(both, product, factors, names)
+        rest = _rest(both, product, factors, names) if names is not None else None
+        if rest is not None:
             made = _multiplied(rest, inner.folded, len(sizes), changed)
             made = lazy.expand(lazy.reshape(made, made.shape[: len(shape)]), node.shape)
             return lazy.map_(Op.NEG, made) if both.negative ^ factors.negative else made
@@ -156,12 +160,18 @@ def _names(product: _Sum, wanted: _Sum) -> dict[int, int] | None:
 
 def _rest(
     both: _Sum, product: LazyBuffer, factors: _Sum, names: Mapping[int, int]
-) -> Counter[Factor]:
-    """What the product is multiplied by, and the product: all that nothing is folded along."""
+) -> Counter[Factor] | None:
+    """What the product is multiplied by, and the product: all that nothing is folded along.
+
+    None if it had to lose a factor or divisor that it has, as nothing takes a 0 back.
+    """
     rest = Counter({f: n for f, n in both.powers.items() if not both.folded.intersection(f[1])})
     for (node, labels), power in factors.powers.items():
         if not factors.folded.intersection(labels):
-            rest[node, tuple(names[x] for x in labels)] -= power
+            own = node, tuple(names[x] for x in labels)
+            rest[own] -= power
+            if rest[own] * power < 0:
+                return None
     axes = enumerate(product.shape)
     rest[product, tuple(FIXED if n == 1 else names[a] for a, n in axes)] += 1
     return rest
