@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinyml import Tensor, TinyJit, dtypes
-from tinyml.dtype import DType
+from tinyml.dtype import DType, int8, int64
 from tinyml.interpret import toposort
 from tinyml.ops import Op
 
@@ -245,3 +245,42 @@ def test_a_mask_of_numpy_is_not_read_from_a_device(device: str, compare: Compare
         wanted = array.copy()
         wanted[mask, 1:] = [[7], [8]]
         compare({"read": (chosen, array[mask] * 2), "written": (rest, wanted)})
+
+
+@pytest.mark.parametrize("n", [131, 1031])
+def test_places_beyond_one_dtype_are_of_the_next(
+    n: int, device: str, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those beyond int32 are int64, which here those beyond int8 are."""
+    monkeypatch.setattr("tinyml.dtype.INDICES", (int8, int64))
+    rng = np.random.default_rng(0)
+    x, rows = rng.permutation(n).astype(np.float32), np.arange(n)
+    order = np.argsort(-x, kind="stable")
+    t, few = Tensor(x).realize(), Tensor(order[:3].copy())
+    at = rng.integers(0, n, n)
+    last = np.zeros(n, np.float32)
+    last[at] = x
+    written = Tensor.zeros(n).contiguous()
+    written[Tensor(at)] = t
+    source = Tensor(x[None], requires_grad=True)
+    picked = source.gather(1, Tensor([[n - 1]]))
+    best, place = t.reshape(1, 1, 1, n).max_pool2d((1, n), return_indices=True)
+    compare(
+        {
+            "argmax": (t.argmax(), x.argmax()),
+            "argsort": (t.argsort(descending=True), order),
+            **{f"topk {k}": (t.topk(k).indices, order[:k]) for k in (1, 3, 20, 60)},
+            "cat": (t.cat(t, t), np.concatenate([x, x, x])),
+            "eye": (Tensor.eye(n, 2), np.eye(n, 2)),
+            "linspace": (Tensor.linspace(0, n - 1, n), rows),
+            "triangle": (t.reshape(1, n).tril(n - 2), np.tril(x[None], n - 2)),
+            "one_hot": (few.one_hot(n), np.eye(n)[order[:3]]),
+            "nonzero": ((t > n - 3).nonzero(), np.argwhere(x > n - 3)),
+            "scatter": (Tensor.zeros(n).scatter(0, Tensor(at), t), last),
+            "assignment": (written, last),
+            "gradient": (picked.gradient(source)[0], rows[None] == n - 1),
+            "pool": (place.reshape(()), x.argmax()),
+            "pool's values": (best.reshape(()), n - 1),
+        }
+    )
+    assert t.argmax().dtype is t.argsort().dtype is t.topk(3).indices.dtype is int64

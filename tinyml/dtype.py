@@ -111,6 +111,7 @@ INTS = tuple(d for d in ALL if d.kind in "ui")
 
 _BY_NAME = {d.name: d for d in ALL}
 NAMES = _BY_NAME | {d.also: d for d in ALL if d.also}  # every spelling of every dtype
+INDICES = (int32, int64)  # of places along an axis
 FLOAT16_MAX = 65504.0  # the greatest finite number
 
 _STORAGE = {d.name: np.dtype("uint16" if d is bfloat16 else d.name) for d in ALL}
@@ -173,6 +174,11 @@ def from_text(text: str, dtype: DType) -> float | int | bool:
     if dtype.is_float:
         return float.fromhex(text)
     return text == "True" if dtype is bool_ else int(text)
+
+
+def index_dtype(size: int) -> DType:
+    """The smallest of `INDICES` that counts up to `size`: the dtype of places among so many."""
+    return next(dtype for dtype in INDICES if size <= dtype.max)
 
 
 def promote(*dtypes: DType) -> DType:

@@ -10,7 +10,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinyml import lazy
-from tinyml.dtype import int32
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.mlops import Function, Grads, folded, product_of_others, zeros_apart
 from tinyml.ops import Movement, Op
@@ -148,7 +147,7 @@ class Gather(Function):
         if index.shape[self.axis] == 1:  # each row picks one: nothing is added up, or stored
             places = x._arange(x.shape[self.axis])
             places = places.reshape((-1, *(1 for _ in x.shape[self.axis + 1 :])))
-            return (places == index.cast(int32)).where(grad, 0), *none
+            return (places == index.cast(places.dtype)).where(grad, 0), *none
         base = x._full(x.shape, 0, grad.dtype)
         return base._apply(Scatter(self.axis, Op.ADD), index, grad), *none
 

@@ -14,7 +14,7 @@ from tinyml import autograd, lazy, ledger, mlops, moves
 from tinyml.autograd import in_blocks, mode
 from tinyml.defaults import Training, Trains
 from tinyml.device import DeviceName
-from tinyml.dtype import DType, int32
+from tinyml.dtype import DType, index_dtype
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional import (
@@ -180,8 +180,8 @@ class Tensor(Methods, metaclass=Trains):
     def _full(self, shape: Shape, value: Scalar, dtype: DType) -> Tensor:
         return self._of(lazy.const(value, dtype, self._lazy.device, shape))
 
-    def _arange(self, n: _Int, dtype: DType = int32) -> Tensor:
-        return self._of(lazy.iota(n, dtype, self._lazy.device))
+    def _arange(self, n: _Int) -> Tensor:
+        return self._of(lazy.iota(n, index_dtype(n), self._lazy.device))
 
     def _eye_like(self, n: _Int) -> Tensor:
         return creation.eye(type(self), n, dtype=self.dtype, device=self.device)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tinyml import lazy, mlops
-from tinyml.dtype import int32, int64
+from tinyml.dtype import index_dtype
 from tinyml.faults import Fault
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -39,7 +39,7 @@ def within(index: LazyBuffer, low: int, high: int, text: str) -> LazyBuffer:
     `text` is what the error says, with {} where the index stands.
     """
     if index.dtype.itemsize < 4 or high > index.dtype.max:
-        index = lazy.cast(index, int64 if high > int32.max else int32)
+        index = lazy.cast(index, index_dtype(high))
     holds = lazy.map_(Op.LESS, index, lazy.const_like(index, high))
     if index.dtype.kind == "i":
         not_below = lazy.map_(Op.LESS_EQUAL, lazy.const_like(index, low), index)

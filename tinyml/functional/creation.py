@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from tinyml import lazy
 from tinyml.device import Device
-from tinyml.dtype import DType, float32, int32, int64
+from tinyml.dtype import DType, float32, index_dtype, int64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ArgumentError, ShapeError
 from tinyml.functional.axes import check_numbers, new_shape, number, whole
 from tinyml.functional.operands import check_fits
 from tinyml.functional.steps import composition
+from tinyml.lazy import LazyBuffer
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -73,7 +74,7 @@ def eye(
     """Ones on the diagonal."""
     rows, columns = new_shape((n, n if m is None else m), "eye")
     place = Device.canonical(device)
-    i, j = (kind._constant(lazy.iota(count, int32, place)) for count in (rows, columns))
+    i, j = (kind._constant(_places(count, place)) for count in (rows, columns))
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
     return _diagonal(i, j, target)._requiring(requires_grad)
 
@@ -81,6 +82,10 @@ def eye(
 @composition
 def _diagonal(i: Tensor, j: Tensor, target: DType) -> Tensor:
     return (i.unsqueeze(-1) == j).cast(target)
+
+
+def _places(count: int, device: str) -> LazyBuffer:
+    return lazy.iota(count, index_dtype(count), device)
 
 
 def arange(
@@ -116,7 +121,7 @@ def arange(
         start, step, whole = first, by, True
     for value in (start, start + (count - 1) * step) if count else ():
         check_fits("arange", value, target)
-    wide = int64 if target is int64 or count > int32.max else int32
+    wide = int64 if target is int64 else index_dtype(count)
     places = kind._of(lazy.iota(count, wide, Device.canonical(device)))
     values = places.cast(target if whole and target.is_int else _exact(target))
     if start or step != 1:
@@ -163,7 +168,7 @@ def linspace(
         raise ShapeError(f"linspace: the number of steps cannot be negative, got {steps}")
     if target is dtypes.bool:
         raise ShapeError("linspace: bool has no values between; use a number dtype")
-    places = kind._constant(lazy.iota(steps, int32, Device.canonical(device)))
+    places = kind._constant(_places(steps, Device.canonical(device)))
     if target.is_int:
         values = _spaced_whole(places.cast(int64), int(start), int(stop)).cast(target)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinyml.dtype import index_dtype
 from tinyml.errors import ShapeError
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import check_tensors, resolve_axis, whole
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 def _lower(op: str, x: Tensor, k: int) -> Tensor:
     if x.ndim < 2:
         raise ShapeError(f"{op}: two axes or more are needed, got {x.shape}")
-    rows = x._arange(x.shape[-2]).reshape((-1, 1) if x.shape[-2] else (0, 1))
-    return rows + k >= x._arange(x.shape[-1])
+    m, n = x.shape[-2:]
+    rows = x._arange(m).reshape((m, 1)).cast(index_dtype(m + n))
+    return rows + max(-m, min(k, n)) >= x._arange(n)  # further out they are all alike
 
 
 @composition

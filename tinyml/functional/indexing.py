@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinyml import moves
-from tinyml.dtype import bool_, int32, int64
+from tinyml.dtype import bool_, index_dtype
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.frozen import dataclass
@@ -58,7 +58,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         if not is_advanced(parts):
             return _shown(x, box_of(shape, parts), _Indexed(tuple(parts)))
         given = [p for p in parts if p.index is not None]
-        indices = [p.index if p.kind == "tensor" else x._arange(p.stop, int32) for p in given]
+        indices = [p.index if p.kind == "tensor" else x._arange(p.stop) for p in given]
         box, choice = choice_of(shape, parts)
     elif not indices:
         return _shown(x, *_plain(shape, key))
@@ -180,8 +180,7 @@ def _set_places(x: Tensor, index: Any, parts: Sequence[Part], source: Tensor) ->
         others = [(p, n) for a, (p, n) in enumerate(zip(parts, x.shape, strict=True)) if a != axis]
         if all(p == Part("slice", 0, n) for p, n in others):
             return _set_lines(x, axis, parts[axis].index, source)
-    wide = int64 if x.numel() > int32.max else int32
-    places = getitem(x._arange(x.numel(), wide).reshape(x.shape), index)
+    places = getitem(x._arange(x.numel()).reshape(x.shape), index)
     source = _shape_of_value(source, places.shape).reshape(-1)
     flat, places = x.reshape((x.numel(),)), places.reshape(-1)
     if all(parts[a].index.numel() == 1 for a in tensors):
@@ -199,8 +198,8 @@ def _set_lines(x: Tensor, axis: int, place: Tensor, value: Tensor) -> Tensor:
     found = x._of(wrapped(place.lazy, size, f"axis {axis} of {x.shape}")).reshape(-1)
     line = (-1, *(1 for _ in after))
     if value.numel() > 1 < place.numel():
-        turns = x._arange(place.numel(), int32)
-        none = x._full((size,), -1, int32)
+        turns = x._arange(place.numel())
+        none = x._full((size,), -1, turns.dtype)
         last = _gather(none._apply(moves.Scatter(0, Op.MAX), found, turns), 0, found)
         rows = last.reshape(line)._broadcast_to(lines)
         source = (last == turns).reshape(line).where(source, _gather(source.detach(), axis, rows))
@@ -311,7 +310,7 @@ def scatter(
         return x._apply(moves.Scatter(dim, None), index, source)
     place = along(x._arange(source.shape[dim]), dim, x)._broadcast_to(source.shape)
     place, index_full = _filled(x, dim, place, index, -1)
-    none = x._full(x.shape, -1, int32)
+    none = x._full(x.shape, -1, place.dtype)
     winner = none._apply(moves.Scatter(dim, Op.MAX), index_full, place)  # the last one
     source, _ = _filled(x, dim, source, index, 0)
     if not source.shape[dim]:
@@ -436,7 +435,8 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 def nonzero(x: Tensor) -> Tensor:
     """The positions of elements that are not zero, one row each; read on the host."""
-    return type(x)(np.argwhere(x.numpy()).astype(np.int32), x.device)
+    places = np.argwhere(x.numpy())
+    return type(x)(places.astype(index_dtype(max(x.shape, default=0)).storage), x.device)
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
@@ -450,5 +450,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 @composition
 def _one_hot(x: Tensor, num_classes: int) -> Tensor:
-    chosen = classes("one_hot", x, num_classes).cast(dtypes.int32).unsqueeze(-1)
-    return (chosen == x._arange(num_classes)).cast(dtypes.default_int)
+    places = x._arange(num_classes)
+    chosen = classes("one_hot", x, num_classes).cast(places.dtype).unsqueeze(-1)
+    return (chosen == places).cast(dtypes.default_int)

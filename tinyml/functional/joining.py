@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinyml import lazy, mlops, moves
-from tinyml.dtype import int32, promote
+from tinyml.dtype import index_dtype, promote
 from tinyml.errors import AxisError, ShapeError
 from tinyml.functional.axes import apart, is_tensor, resolve_axis, wrong_type
 from tinyml.functional.steps import composition
@@ -37,9 +37,9 @@ class _Join(mlops.Function):
         nothing = ((0, 0),) * ndim
         head = lazy.pad(x, replaced(nothing, self.axis, (0, m)))
         tail = lazy.pad(y, replaced(nothing, self.axis, (n, 0)))
-        place = lazy.iota(n + m, int32, x.device)
+        place = lazy.iota(n + m, index_dtype(n + m), x.device)
         place = lazy.reshape(place, replaced((1,) * ndim, self.axis, n + m))
-        first = lazy.map_(Op.LESS, place, lazy.const(n, int32, x.device, place.shape))
+        first = lazy.map_(Op.LESS, place, lazy.const_like(place, n))
         return lazy.map_(Op.WHERE, first, head, tail)
 
     def backward(self, grad: Tensor, out: Tensor) -> mlops.Grads:

@@ -19,7 +19,7 @@ import numpy as np
 from tinyml import config, lazy, trace
 from tinyml import realize as realizing
 from tinyml.device import Device
-from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
+from tinyml.dtype import DType, float32, float64, index_dtype, uint32, uint64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional.axes import check_numbers, new_shape, number, whole
@@ -406,7 +406,7 @@ def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> T
     total = weights.cumsum(axis=-1)
     drawn = rand(type(x), *x.shape[:-1], num_samples, dtype=float32, device=x.device)
     reached = drawn.unsqueeze(-1) * total[..., -1:].unsqueeze(-2) >= total.unsqueeze(-2)
-    return reached.sum(-1).cast(int32)
+    return reached.sum(-1).cast(index_dtype(x.shape[-1]))
 
 
 def bernoulli(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinyml import moves
-from tinyml.dtype import DType, bool_, int32, uint8
+from tinyml.dtype import DType, bool_, uint8
 from tinyml.dtypes import DTypeLike
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import resolve_axis
@@ -171,5 +171,5 @@ def _extreme(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     places = along(x._arange(x.shape[axis]), axis, x)
     found = _along(running, x.detach(), axis, name)  # anew, as by ReduceMax
     met = ((x == found) | (x != x)).detach()  # an element that is the extreme of those so far
-    last = _along(_MAX, met.where(places, 0).cast(int32), axis, name)
+    last = _along(_MAX, met.where(places, 0), axis, name)
     return x._apply(moves.Found(axis), last, values)

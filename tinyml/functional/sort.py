@@ -17,7 +17,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from tinyml.dtype import DType, bool_, int32, int64, uint8, uint16, uint32, uint64
+from tinyml.dtype import DType, bool_, index_dtype, int32, int64, uint8, uint16, uint32, uint64
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import resolve_axis, whole
 from tinyml.functional.movement import pad_axis, part
@@ -60,8 +60,8 @@ def _keys(x: Tensor, descending: bool) -> Tensor:
 
 def _inverse(places: Tensor) -> Tensor:
     """Along the last axis: which element has each place."""
-    base = places._full(places.shape, 0, int32)
     mine = places._arange(places.shape[-1])._broadcast_to(places.shape)
+    base = places._full(places.shape, 0, mine.dtype)
     return base._apply(Scatter(places.ndim - 1, Op.ADD), places, mine)
 
 
@@ -70,7 +70,7 @@ def _inverse(places: Tensor) -> Tensor:
 
 def _count(holds: Tensor) -> Tensor:
     """In how many places of the last axis it holds."""
-    return holds.cast(int32).sum(-1, dtype=int32)
+    return holds.sum(-1, dtype=index_dtype(holds.shape[-1]))
 
 
 def _earlier(key: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _places(key: Tensor) -> Tensor:
     mine, other = digit.unsqueeze(-1), digit.unsqueeze(-2)
     counts = _count(other == key._arange(KINDS).reshape((KINDS, 1)))  # (.., blocks, KINDS)
     counts = counts.transpose(-1, -2).flatten(-2)
-    before = cumsum(counts, -1, int32) - counts
+    before = cumsum(counts, -1, index_dtype(key.shape[-1])) - counts
     starts = before.reshape((*key.shape[:-1], KINDS, -1)).transpose(-1, -2)
     within = _count((other == mine) & _earlier(digit))
     return (starts.contiguous()._gather(digit.ndim - 1, digit) + within).reshape(key.shape)
@@ -113,7 +113,7 @@ def _places(key: Tensor) -> Tensor:
 
 @composition
 def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
-    """The indices (int32) that put x in order; equal elements keep theirs."""
+    """The indices that put x in order, int32 if that counts so far; equal elements keep theirs."""
     dim = resolve_axis(dim, x.ndim, "sort")
     if not x.ndim:
         return x._full((), 0, int32)
@@ -190,7 +190,8 @@ def _first_of_groups(key: Tensor, at: Tensor, k: int) -> Tensor:
     head = grouped.min(-2, keepdim=True)
     first = (grouped == head).where(places, at.dtype.max).min(-2)
     chosen = _first_of_groups(head.squeeze(-2).contiguous(), first.contiguous(), k)
-    among = (chosen.unsqueeze(-1) + key._arange(GROUP) * groups).flatten(-2).contiguous()
+    first_of = key._arange(GROUP).cast(at.dtype) * groups
+    among = (chosen.unsqueeze(-1) + first_of).flatten(-2).contiguous()
     key, at = (t.flatten(-2)._gather(key.ndim - 1, among) for t in (grouped, places))
     return among._gather(key.ndim - 1, _first_of_groups(key.contiguous(), at.contiguous(), k))
 
@@ -204,8 +205,9 @@ def _first_in_order(key: Tensor, k: int) -> Tensor:
 def _first(key: Tensor, k: int) -> Tensor:
     """The indices of the k smallest along the last axis, in three runs: below, at the k-th."""
     last = _smallest(key, k)
-    sides = (key < last).stack(key == last, dim=-2).cast(int32)
-    upto = cumsum(sides, -1, int32).contiguous()
+    dtype = index_dtype(key.shape[-1])
+    sides = (key < last).stack(key == last, dim=-2).cast(dtype)
+    upto = cumsum(sides, -1, dtype).contiguous()
     below, equal = upto[..., 0, :], upto[..., 1, :]
     above = key._arange(key.shape[-1]) + 1 - below - equal
     fewer, same = below[..., -1:], equal[..., -1:]

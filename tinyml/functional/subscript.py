@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tinyml import lazy, mlops, moves
-from tinyml.dtype import bool_, int32, int64
+from tinyml.dtype import bool_, index_dtype
 from tinyml.errors import AxisError
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import check_tensors, is_tensor
@@ -236,7 +236,7 @@ class Choice:
 
     def rows(self, indices: Sequence[LazyBuffer]) -> LazyBuffer:
         """The rows of the table that are chosen, one for each element of them."""
-        wide, flat = int64 if prod(self.sizes) > int32.max else int32, None
+        wide, flat = index_dtype(prod(self.sizes)), None
         for i, (index, size, name) in enumerate(zip(indices, self.sizes, self.names, strict=True)):
             place = lazy.cast(wrapped(index, size, name), wide)
             if i + 1 < len(self.sizes):
