@@ -10,16 +10,18 @@ import pytest
 import stages
 from graphs import leaf
 
-from tinyml import Tensor
+from tinyml import Tensor, lazy
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import Opt, parse
+from tinyml.codegen.target import Target
 from tinyml.codegen.text.c import ROLLED
 from tinyml.codegen.text.c_shuffles import every_second, length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
-from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int16, int32, int64
+from tinyml.dtype import ALL, DType, bfloat16, bool_, float32, float64, int16, int32, int64
 from tinyml.index import ZERO, Axis, linear
 from tinyml.kernel import Kernel
-from tinyml.program import translation_unit
+from tinyml.ops import Op
+from tinyml.program import Language, translation_unit
 from tinyml.schedule import schedule
 
 
@@ -302,3 +304,23 @@ def test_a_place_is_so_many_elements_behind_a_sum_of_steps() -> None:
 
 def _source(k: Kernel, opts: list[Opt] | None) -> str:
     return translation_unit((compile(k, stages.TARGETS["C"], opts),))
+
+
+@pytest.mark.parametrize("target", [16, 32, 64])
+def test_a_function_has_one_text_in_all_kernels(target: int) -> None:
+    """As those of a unit share their functions: by name, and with the types that these take."""
+    texts = dict[str, set[str]]()
+    for dtype in ALL:
+        for shape in ((16,), (3, 67), (64, 5)):
+            bools, x, y = leaf(*shape, dtype=bool_), leaf(*shape, dtype=dtype), leaf(*shape)
+            held = lazy.map_(Op.LESS, y, y), lazy.map_(Op.OR, bools, bools), bools
+            made = [lazy.map_(Op.WHERE, mask, x, lazy.const_like(x, 1)) for mask in held]
+            turned = [lazy.permute(m, [*range(len(shape))][::-1]) for m in (*made, bools, x)]
+            made += [lazy.contiguous(m) for m in turned]
+            for k in stages.kernels_of(schedule(made)):
+                program = compile(k, Target(Language.C, vector_bytes=target))
+                for piece in program.prelude:
+                    for name in re.findall(r"^[^#\n]*?(\w+)\([^()]*\) {$", piece, re.MULTILINE):
+                        texts.setdefault(name, set()).add(piece)
+    assert texts
+    assert not {name for name, pieces in texts.items() if len(pieces) > 1}

@@ -242,10 +242,9 @@ class CRenderer(CPairs):
 
     def _strided(self, e: Load, lane: Axis, stride: int) -> Text:
         """Elements at even distances, however far."""
-        kind, element = self._memory_vector(e.dtype, lane.size), TYPES[e.dtype.name]
-        how, made = ("gathered", gathered) if self._calls else ("strided", strided)
-        name = f"{how}_{e.dtype.name}x{lane.size}"  # bools are bytes, too, of another type
-        self.prelude[made(name, kind, element, lane.size)] = None
+        made, kind = gathered if self._calls else strided, self._memory_vector(e.dtype, lane.size)
+        name = f"{made.__name__}_{e.dtype.name}x{lane.size}"  # bools are bytes, of another type
+        self.prelude[made(name, kind, TYPES[e.dtype.name], lane.size)] = None
         text = f"{name}({self.beyond(f'slot{e.slot}', e.position, lane)}, {stride})", ATOM
         if e.dtype.itemsize * lane.size == MASKED // 2 and not self._calls:
             return self._loaded(text, kind, MASKED // 2)

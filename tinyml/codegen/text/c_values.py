@@ -64,6 +64,7 @@ from tinyml.ops import COMPARE, Op
 
 TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
 SHORT = {d.name: "u16" if d.is_half else f"{d.kind}{d.bitsize}" for d in ALL} | {"bool": "i32"}
+BY = {int32: "", int8: "_by_bytes"}  # what names of functions of masks end in: `CValues.truths`
 EXACT = frozenset({Op.ABS, Op.SQRT, Op.TRUNC, Op.FMA, Op.MOD})  # libm's in lanes too
 POLYNOMIALS = {
     dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()
@@ -251,12 +252,11 @@ class CValues(Renderer):
         kind = self.vector(dtype, lanes)
         bits = self._mask_type(dtype, lanes)
         some = self.value(const(0, dtype), lanes) not in (value[0], other[0])  # 0 is one step
-        name = f"blend_{kind}{'_known' * known}{'_own' * own}{'' if some else '_or_0'}"
-        masks, held = self.vector(bool_, lanes), "m"
-        if own or (known and self.is_split(lanes)):
-            masks = bits
-        else:
-            held = self.mask_bits(self.size_of(dtype), lanes)
+        by = f"{'_known' * known}{'_own' * own}{BY[self.truths]}"
+        name = f"blend_{kind}{by}{'' if some else '_or_0'}"
+        alike = not (own or (known and self.is_split(lanes)))
+        masks = self.vector(bool_, lanes) if alike else bits
+        held = self.mask_bits(self.size_of(dtype), lanes) if alike else "m"
         self.prelude[blend(name, kind, bits, masks, held, known, some)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
@@ -284,7 +284,7 @@ class CValues(Renderer):
         """A choice between two values by two masks: the first where either is set."""
         kind, (mask, _, value, other) = self.vector(dtype, lanes), operands
         blend = self.blended(mask, value, other, dtype, lanes)[0].partition("(")[0]
-        name = f"either_{kind}"
+        name = f"either_{kind}{BY[self.truths]}"
         self.prelude[blend_either(name, blend, kind, self.vector(bool_, lanes))] = None
         return f"{name}({', '.join(text for text, _ in operands)})", ATOM
 
@@ -374,7 +374,7 @@ class CValues(Renderer):
     def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
         self.prelude[NOTE] = None
         kept = register(value.dtype)
-        name = f"require_{kept.name}" + (f"x{lanes}" if lanes > 1 else "")
+        name = f"require_{kept.name}" + (f"x{lanes}{BY[self.truths]}" if lanes > 1 else "")
         between = range_asked(value, holds)
         if lanes > 1 and between is not None:
             return self._require_range(fault, value, between, lanes)
