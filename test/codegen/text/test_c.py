@@ -87,10 +87,14 @@ def test_masks_of_whole_registers_are_not_joined(dtype: DType, lanes: int) -> No
     stages.assert_made(k, runner, 0)
 
 
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("dtype", [float64, int64, int16], ids=str)
-def test_numbers_choose_numbers_of_their_size_without_another_mask(dtype: DType) -> None:
+def test_numbers_choose_numbers_of_their_size_without_another_mask(
+    dtype: DType, joined: bool
+) -> None:
     x, y = (graphs.memory(67, dtype=dtype, device="CPU") for _ in range(2))
-    (k,) = stages.kernels_of(schedule([(x < y).where(x + 1, y * 3).lazy]))
+    asked = ((x < y) & (y != 2)) if joined else x < y
+    (k,) = stages.kernels_of(schedule([asked.where(x + 1, y * 3).lazy]))
     opts = [parse("lanes i0 8")]
     text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
     assert "i32x8 m" not in text

@@ -4,8 +4,32 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from tinyml.codegen.expr import Alu, Expr, Place
+from tinyml.codegen.text.render import SIGN, Renderer, register
+from tinyml.codegen.text.strength import UNARY, Text, binary, wrap
 from tinyml.codegen.text.vector_parts import EXTREME512, select
-from tinyml.ops import Op
+from tinyml.dtype import bool_
+from tinyml.ops import COMPARE, Op
+
+
+def own_mask(renderer: Renderer, e: Expr, size: int, lanes: int) -> Text | None:
+    """A mask of comparisons of numbers of so many bytes, in integers of as many; None if it is
+    another one. Of a mask that becomes one of truths and that again, gcc makes each step."""
+    if type(e) is not Alu or renderer.lanes(e) != lanes:
+        return None
+    one = e.operands[0]
+    if e.op in COMPARE:
+        places = type(one) is type(e.operands[1]) is Place  # ranges are asked another way
+        if places or one.dtype is bool_ or register(one.dtype).itemsize != size:
+            return None
+        return binary(SIGN[e.op], *[renderer.text(o, lanes) for o in e.operands])
+    if e.dtype is not bool_ or e.op not in (Op.AND, Op.OR, Op.NOT):
+        return None
+    masks = [own_mask(renderer, o, size, lanes) for o in e.operands]
+    found = [m for m in masks if m]
+    if len(found) < len(masks):
+        return None
+    return binary(SIGN[e.op], *found) if found[1:] else (f"~{wrap(found[0], UNARY)}", UNARY)
 
 
 @lru_cache

@@ -10,10 +10,17 @@ from functools import lru_cache
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.bounds import range_asked
-from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, const, parts_of
+from tinyml.codegen.expr import Alu, Expr, Load, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
-from tinyml.codegen.text.c_choices import blend, blend_either, choose, choose_number, extreme
+from tinyml.codegen.text.c_choices import (
+    blend,
+    blend_either,
+    choose,
+    choose_number,
+    extreme,
+    own_mask,
+)
 from tinyml.codegen.text.c_convert import (
     WHOLE,
     converting,
@@ -38,7 +45,7 @@ from tinyml.codegen.text.c_text import (
     require_range,
     vector_type,
 )
-from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, Renderer, register
+from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.codegen.text.vector_parts import FMA_ALONE, lane_function
 from tinyml.codegen.two_rows import two_rows
@@ -60,7 +67,7 @@ from tinyml.dtype import (
 )
 from tinyml.faults import Fault
 from tinyml.frozen import cached_property
-from tinyml.ops import COMPARE, Op
+from tinyml.ops import Op
 
 TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
 SHORT = {d.name: "u16" if d.is_half else f"{d.kind}{d.bitsize}" for d in ALL} | {"bool": "i32"}
@@ -220,22 +227,12 @@ class CValues(Renderer):
         return self.blended(mask, value, other, dtype, lanes)
 
     def op(self, e: Alu, lanes: int) -> Text:
-        mask = e.operands[0]
-        if e.op is Op.WHERE and type(mask) is Alu and mask.op in COMPARE and lanes > 1:
-            size = register(mask.operands[0].dtype).itemsize
-            if size == self.size_of(e.dtype) != self.truths.itemsize == 4 and self._is_plain(mask):
-                sides, values = (
-                    [self.text(o, lanes) for o in of] for of in (mask.operands, e.operands[1:])
-                )
-                asked = super().compare(SIGN[mask.op], e.dtype, sides, lanes)
-                return self.blended(asked, values[0], values[1], e.dtype, lanes, own=True)
+        size, mask = self.size_of(e.dtype), e.operands[0]
+        apart = lanes > 1 and e.op is Op.WHERE and size != self.truths.itemsize
+        if apart and (own := own_mask(self, mask, size, lanes)):
+            value, other = (self.text(o, lanes) for o in e.operands[1:])
+            return self.blended(own, value, other, e.dtype, lanes, own=True)
         return super().op(e, lanes)
-
-    def _is_plain(self, mask: Alu) -> bool:
-        """Whether numbers of lanes are compared, by vectors: not truths, and not places alone."""
-        one, other = mask.operands
-        places = type(one) is type(other) is Place
-        return one.dtype is not bool_ and not places and self.lanes(mask) > 1
 
     def blended(
         self,
