@@ -272,3 +272,51 @@ def test_a_captured_step_recomputes_with_new_draws(device: str) -> None:
     for plain, captured in zip(*found, strict=True):
         for got, wanted in zip(captured, plain, strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+Call = Callable[..., Tensor]
+BESIDES: dict[str, Callable[[Call, Tensor, Tensor], Tensor]] = {
+    "a leaf itself": lambda call, z, w: w,
+    "a leaf in another": lambda call, z, w: z * call(lambda q: z * w, w),
+    "the argument alone": lambda call, z, w: call(lambda q: (z * z).tanh(), z),
+    "a leaf": lambda call, z, w: z.sin() * w.tanh(),
+}
+
+
+@pytest.mark.parametrize("way", BESIDES)
+def test_what_is_read_besides_has_its_gradients_of_all_orders(device: str, way: str) -> None:
+    """Leaves, what was computed from them before, and arguments of a checkpoint around."""
+
+    def found(call: Call) -> list[Tensor]:
+        w = Tensor([0.3, -0.6, 0.9], device=device, requires_grad=True)
+        y = w.exp()
+        made = call(lambda z: BESIDES[way](call, z, w) + y * z, w.cos()) * w
+        (first,) = made.sum().gradient(w)
+        return [made, first, *first.sin().sum().gradient(w)]
+
+    for got, want in zip(found(checkpoint), found(lambda f, x: f(x)), strict=True):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), 1e-4, 1e-5)
+
+
+def test_hooks_are_called_once_with_all_that_comes(device: str) -> None:
+    """Of a leaf and of what was computed outside, which a checkpoint reads besides."""
+    w = Tensor([1.0, 2.0], device=device, requires_grad=True)
+    h = w * 3
+    calls = list[list[float]]()
+    for tensor in (w, h):
+        tensor.register_hook(lambda grad: calls.append(grad.tolist()))
+    h.retain_grad()
+    (checkpoint(lambda z: z * h * w, w.detach()) + h).sum().backward()
+    assert calls == [[2.0, 5.0], [9.0, 27.0]]
+    assert h.grad is not None
+    assert h.grad.tolist() == [2.0, 5.0]
+
+
+def test_a_name_that_stands_for_another_tensor_in_backward_is_refused() -> None:
+    """As the state in a loop whose lambda reads it."""
+    w = Tensor([0.5, 0.25], requires_grad=True)
+    h = w
+    for _ in range(2):
+        h = checkpoint(lambda x: x * h * w, w)  # noqa: B023
+    with pytest.raises(GradientError, match="reads another tensor than before"):
+        h.sum().backward()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tinyml import mlops
@@ -226,8 +226,12 @@ def _propagate(
     found: dict[Tensor, Tensor],
     wants: Callable[[Tensor], bool],
     keep: set[Any],
+    unasked: Collection[Tensor] = (),
 ) -> None:
-    """Walk `order` backwards, adding to `found` the gradients of the inputs that are wanted."""
+    """Walk `order` backwards, adding to `found` the gradients of the inputs that are wanted.
+
+    Whose gradient is not complete is `unasked`: its hooks wait for whoever adds it up.
+    """
     mode.walks += 1
     for tensor in reversed(order):
         if tensor._hooks and tensor in found:
@@ -245,7 +249,7 @@ def _propagate(
                 continue
             sum_so_far = found.get(source)
             found[source] = part if sum_so_far is None else sum_so_far + part
-    walked = set(order)
+    walked = {*order, *unasked}
     for leaf in [t for t in found if t._hooks and t not in walked]:
         found[leaf] = _hooked(leaf, found[leaf])
 
@@ -270,14 +274,12 @@ def behind(roots: Sequence[Tensor], since: int) -> set[Tensor]:
     return {*records, *(t for r in records.values() for t in r.inputs)}.difference(roots)
 
 
-def leaves(roots: Sequence[Tensor], besides: Sequence[Tensor]) -> list[Tensor]:
-    """What `roots` were computed from and requires a gradient, but not what is `besides`."""
-    known = set(besides)
+def read_since(roots: Sequence[Tensor], since: int) -> list[Tensor]:
+    """What requires a gradient, and is older than what `roots` were computed by since then."""
     order = _computed_before(roots, _requires_grad)
-    inputs = [t for made in order if made._record is not None for t in made._record.inputs]
-    known.update(order)
-    found = dict.fromkeys(t for t in [*roots, *inputs] if t.requires_grad)
-    return [t for t in found if t not in known]
+    made = {t: r for t in order if (r := t._record) is not None and r.clock >= since}
+    found = dict.fromkeys(t for t in [*roots, *(t for r in made.values() for t in r.inputs)])
+    return [t for t in found if t not in made and t.requires_grad]
 
 
 def backward(root: Tensor, seed: Tensor, retain_graph: bool | None) -> dict[Tensor, Tensor]:
@@ -302,7 +304,8 @@ def partials(
 ) -> dict[Tensor, Tensor]:
     """The sum of d root / d target * seed over the roots, for each target they depend on.
 
-    What depends on a target by way of one of the tensors `given` does not count.
+    What depends on a target by way of one of the tensors `given` does not count, and whose hooks
+    are not called: that is for who made them.
     """
     path, constant = set(targets), set(given)
     between = []  # what depends on a target
@@ -319,7 +322,7 @@ def partials(
     for root, seed in zip(roots, seeds, strict=True):
         if root in path:
             found[root] = found[root] + seed if root in found else seed
-    _propagate(between, found, path.__contains__, set(targets))
+    _propagate(between, found, path.__contains__, set(targets), constant)
     return found
 
 

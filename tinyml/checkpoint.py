@@ -34,11 +34,11 @@ _R = TypeVar("_R")
 def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """function(*args, **kwargs), a tensor or a tuple of them, whose insides are not kept.
 
-    Tensors among the arguments get gradients, and so does every leaf that requires one and that
-    the function reads besides. When it is computed again, random draws are the same ones, tensors
-    that it assigned to (running statistics) have the values of before, and are not assigned to
-    again. GradientError if it assigns to an argument other than under no_grad(). Works inside
-    TinyJit.
+    Tensors among the arguments get gradients, and so does every tensor that requires one and that
+    the function reads besides; GradientError if it reads another one when it is computed again.
+    Then random draws are the same ones, tensors that it assigned to (running statistics) have the
+    values of before, and are not assigned to again. GradientError if it assigns to an argument
+    other than under no_grad(). Works inside TinyJit.
     """
     if not mode.recording:
         return function(*args, **kwargs)
@@ -59,12 +59,19 @@ def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) 
             )
     several = isinstance(made, (tuple, list))
     found = tuple(made) if several else (made,)
-    besides = autograd.leaves([t for t in found if t.dtype.is_float], [*fresh, source])
+    besides = _besides(found, since, [*fresh, source])
     part.note_reads(autograd.behind(found, since).difference(fresh))
     results = tuple(t.detach()._requiring(None) for t in found)
-    moving = [r for r, t in zip(results, found, strict=True) if t._record is not None]
+    pairs = zip(results, found, strict=True)
+    moving = [r for r, t in pairs if t._record is not None or t.requires_grad]  # or it is a leaf
     record_results(_Recomputed(part, results), (*inputs, *besides), results, moving)
     return cast(_R, results if several else results[0])
+
+
+def _besides(results: Sequence[Tensor], since: int, given: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that results are differentiated by, and that were there, but for those given."""
+    floats, known = [t for t in results if t.dtype.is_float], set(given)
+    return [t for t in autograd.read_since(floats, since) if t not in known]
 
 
 class _Given(Function):
@@ -154,7 +161,7 @@ class _Part:
 
 
 class _Recomputed(Several):
-    """The record of a checkpoint: inputs are the arguments, then the leaves besides."""
+    """The record of a checkpoint: inputs are the arguments, then what is read besides."""
 
     __slots__ = ("part",)
 
@@ -175,12 +182,18 @@ class _Recomputed(Several):
             with enable_grad():
                 fresh = [after(t) for t in arguments]
                 draws = [after(Tensor._of(leaf)).lazy for leaf in self.part.draws]
+                since = mode.count()
                 with generator.repeating(draws):
                     made = self.part.compute(fresh)
             found = made if isinstance(made, (tuple, list)) else (made,)
+            if set(_besides(found, since, fresh)) != set(besides):
+                raise GradientError(
+                    "checkpoint: the function reads another tensor than before, as where a name "
+                    "of the function around stands for another one now: pass it as an argument"
+                )
             pairs = [(t, s) for t, s in zip(found, seeds, strict=True) if t.dtype.is_float]
             roots, grads, targets = [t for t, _ in pairs], [s for _, s in pairs], (*fresh, *besides)
-            partials = autograd.partials(roots, grads, targets, fresh)
+            partials = autograd.partials(roots, grads, targets, targets)
         return tuple(partials.get(target) for target in targets)
 
 
