@@ -27,6 +27,7 @@ from tinyml.jit.picture import (
     are_objects,
     difference,
     members,
+    parts,
     picture,
     same,
 )
@@ -234,10 +235,13 @@ def _found(walk: Walk, earlier: Mapping[tuple[int, Any], Any] | None) -> list[As
     """What only others set, and what was the same `earlier`, by who has it; all tensors."""
     by_holder: dict[tuple[int, Compared], tuple[Any, dict[Any, str], Compared]] = {}
     for (key, name), (holder, called, value, how) in walk.read.items():
+        is_put = isinstance(value, Tensor)  # perhaps by the code, and a replay writes its memory
+        if id(value) in walk.stored and any(isinstance(x, Tensor) for x in parts(value)):
+            is_put, how = True, picture
         by = members if how is picture and are_objects(value) else how
         then = NOTHING if earlier is None else earlier.get((key, name), NOTHING)
-        free = earlier is None or (then,) == (by(value),) or isinstance(value, Tensor)  # or NaN
-        if free and name not in walk.sets and called not in walk.sets:
+        free = earlier is None or (then,) == (by(value),)  # or NaN
+        if is_put or (free and name not in walk.sets and called not in walk.sets):
             by_holder.setdefault((key, by), (holder, {}, by))[1][name] = called
     return [_watched(*entry) for entry in by_holder.values()]
 

@@ -80,6 +80,12 @@ def _pictured(kind: type[Any], values: Collection[Any], deep: int, keys: Any = N
     return Picture(kind, keys, tuple(shown))
 
 
+def parts(container: Any) -> Collection[Any]:
+    """What is in a container: the values of a dict."""
+    found: Collection[Any] = container.values() if isinstance(container, dict) else container
+    return found
+
+
 def are_objects(value: Any) -> bool:
     """Whether a value is a list of nothing but objects."""
     return type(value) is list and picture(value)[:2] == (object, None) and len(value) <= MANY

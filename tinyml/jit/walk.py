@@ -77,7 +77,7 @@ class Walk:
         self._some: dict[int, Any] = {}  # objects in containers: perhaps of these
         self._left: list[tuple[CodeType, Mapping[str, Any], dict[str, Any]]] = []  # to be walked
         self._seen: dict[tuple[int, ...], Any] = {}
-        self._stored: set[int] = set()  # ids of containers that the code puts something into
+        self.stored: set[int] = set()  # ids of containers that the code puts something into
         self.tensors: list[Tensor] = []
 
     def places(self) -> dict[tuple[Any, ...], Tensor]:
@@ -134,7 +134,7 @@ class Walk:
             return
         if isinstance(value, CONTAINERS) and id(value) in self.whose:
             holder, name, _, called = self.whose[id(value)]
-            by = id if id(value) in self._stored else picture
+            by = id if id(value) in self.stored else picture
             self.read[id(holder), name] = holder, called, value, by
         elif self._has_code(value):
             self._some[id(value)] = value
@@ -229,6 +229,8 @@ class Walk:
             if op == "BINARY_SUBSCR" and key is not NOTHING:
                 at, key = self._item(at, key), NOTHING
                 continue
+            if op == "STORE_ATTR" and name in _own(at):
+                self._note(at, name, _own(at)[name])
             self.value(at) if called else self._hand_on(at)
             held = at if isinstance(at, CONTAINERS) else held
             key, called = NOTHING, False
@@ -242,28 +244,29 @@ class Walk:
     def _loaded(self, op: str, name: Any, scope: Mapping[str, Any], names: dict[str, Any]) -> Any:
         """What an instruction loads, if it is known; what it stores is noted."""
         at = NOTHING
-        if op in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if op in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"):
             module: Any = sys.modules.get(scope.get("__name__", ""))
             if module is None or vars(module) is not scope:  # a doctest, or what exec runs
                 module = scope
             at = scope.get(name, NOTHING)
             self._note(module, name, at)
-        elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
+        elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "STORE_DEREF")):
             at = names.get(name, NOTHING)
             if isinstance(at, CellType):
                 cell, at = at, content(at, NOTHING)
                 self._note(cell, CELL, at, name)
-        elif op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
-            self.sets.add(name)
         elif isinstance(name, CodeType):
             own = name.co_varnames[: name.co_argcount]
             self._code(name, scope, {n: v for n, v in names.items() if n not in own})
+        if op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
+            self.sets.add(name)
+            return NOTHING
         return at
 
     def _store(self, container: Any) -> None:
         """Code puts something there: another container in its place would not get it."""
         if id(container) in self.whose:
-            self._stored.add(id(container))
+            self.stored.add(id(container))
             holder, name, value, called = self.whose[id(container)]
             self.read[id(holder), name] = holder, called, value, id
 
