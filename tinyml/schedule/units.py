@@ -23,7 +23,7 @@ MANY = 4  # arrays that two readers read in longer than it takes to store what i
 FEWER = 16  # times fewer elements, which are read beside a value as if for nothing
 FEW = 64  # nodes that a product is looked for in
 PARTS = 8  # of what is joined, among which each lane would choose by itself
-MOST_DEPTH = 400  # ops from a leaf to the top of one expression
+MOST_DEPTH = 400  # ops from one level at which an expression may be cut to the next
 DIVIDED = 50  # ops that a reshape counts as whose index is divided: 8 of them are deep enough
 LOOKED_UP = 100  # likewise a look-up
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
@@ -452,20 +452,34 @@ def widens(node: LazyBuffer) -> bool:
 def _add_large(read: _Read, units: dict[LazyBuffer, str]) -> None:
     """Add units: cuts through expressions that read too many buffers or nest too deep."""
     loads: dict[LazyBuffer, _Nodes] = {}
-    depth: dict[LazyBuffer, int] = {}
+    depth: dict[LazyBuffer, int] = {}  # ops from what is stored
+    level: dict[LazyBuffer, int] = {}  # likewise, but for cuts: what is cut is cut at one level
     for node, sources in read.items():
-        reads, deep = _NONE, 0
+        bends = _bends(node)
+        high = max([level[s] for s in sources], default=0) + max(1, bends)
+        for s in () if bends else sources:
+            if level[s] // MOST_DEPTH < high // MOST_DEPTH and 2 * depth[s] >= MOST_DEPTH:
+                base = _storable(s)
+                if isinstance(base, lazy.Map):
+                    units.setdefault(base, f"{depth[s]} ops deep")
+                    loads[s] = loads[base] = frozenset((base,))
+                    depth[s] = depth[base] = 0
+        reads, deep = _NONE, max([depth[s] for s in sources], default=0)
         for s in sources:
             reads = either(reads, loads[s])
-            if depth[s] > deep:
-                deep = depth[s]
-        bends = _bends(node)
-        large = deep >= MOST_DEPTH or (len(reads) > MOST_LOADS and not bends)
-        if large and (bends or isinstance(node, lazy.Map)):
+        many = isinstance(node, lazy.Map) and len(reads) > MOST_LOADS
+        if many or (bends and deep >= MOST_DEPTH):
             units.setdefault(node, f"reads {len(reads)} buffers, {deep + 1} ops deep")
         stored = node in units or isinstance(node, lazy.Data)
-        deeper = deep + max(1, bends)
-        loads[node], depth[node] = (frozenset((node,)), 0) if stored else (reads, deeper)
+        loads[node] = frozenset((node,)) if stored else reads
+        depth[node], level[node] = (0, 0) if stored else (deep + max(1, bends), high)
+
+
+def _storable(node: LazyBuffer) -> LazyBuffer:
+    """What a node is without its last moves, if their index is not divided."""
+    while isinstance(node, lazy.Move) and not _bends(node):
+        node = node.sources[0]
+    return node
 
 
 def _bends(node: LazyBuffer) -> int:
