@@ -271,7 +271,6 @@ class Step:
         self._writes = bool(self._written_arguments or self._written_states)
         self._assigns = self._writes or followed
         self._checks = any((parts.own_arguments, self._repeated, self._writes))
-        self._checks |= parts.recorded is not None
         self._number_of = {i: n for n, i in self._first.items()}
         self._seen: list[weakref.ref[LazyBuffer] | None] = []  # arguments that are bound
         fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
@@ -301,7 +300,7 @@ class Step:
             changed = range(len(inputs))
         seen, self._seen = self._seen, []
         buffers = {i: memory[inputs[i]._lazy] for i in changed}  # type: ignore[index]
-        if self._checks:
+        if self._checks or self.parts.recorded is not None:
             self._check_arguments(inputs, buffers)
         self.parts.assumed.check()
         set_gradients = self._gradients.check()
