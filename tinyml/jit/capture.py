@@ -117,7 +117,7 @@ def _call(
     A computed result becomes a tensor of ours, cut off from its graph.
     """
     found: list[Tensor] = []
-    recording.required, walks = tuple([bool(t.requires_grad) for t in inputs]), mode.walks
+    recording.required, walks = tuple([bool(t._requires_grad) for t in inputs]), mode.walks
     structure = flatten(function(), found, in_order=True)
     recording.recorded = mode.recording if mode.walks > walks else None
     numbers = {id(t): i for i, t in reversed(list(enumerate(inputs)))}

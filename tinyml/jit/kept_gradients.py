@@ -6,7 +6,8 @@ it is set again to what the replay has written; what a replay would add to, or r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 from weakref import ref as Reference
 
@@ -47,7 +48,7 @@ def kept(
 
 def check_required(
     inputs: Sequence[Tensor],
-    required: Sequence[bool],
+    required: tuple[bool, ...],
     recorded: bool,
     buffers: dict[int, Buffer],
     states: Collection[int],
@@ -63,18 +64,22 @@ def check_required(
             f"{'' if recorded else 'not '}recorded when it was captured, which they are "
             f"{'not ' if recorded else ''}now (no_grad). {RESET}"
         )
-    for number, (tensor, then) in enumerate(zip(inputs, required, strict=True)):
-        if bool(tensor.requires_grad) is not then:
+    if tuple(map(bool, map(_flag, inputs))) != required:
+        i = next(n for n, then in enumerate(required) if bool(_flag(inputs[n])) is not then)
+        raise JitError(
+            f"requires_grad of tensor argument {i} was {required[i]} when the function was "
+            f"captured, which finds gradients, and is {not required[i]} now: pass a .detach(), or "
+            f"use one TinyJit for each case. {RESET}"
+        )
+    for i, buffer in buffers.items():
+        if required[i] and id(buffer) in states:
             raise JitError(
-                f"requires_grad of tensor argument {number} was {then} when the function was "
-                f"captured, which finds gradients, and is {not then} now: pass a .detach(), or "
-                f"use one TinyJit for each case. {RESET}"
-            )
-        if then and number in buffers and id(buffers[number]) in states:
-            raise JitError(
-                f"tensor argument {number} is a tensor that the function finds gradients of by "
+                f"tensor argument {i} is a tensor that the function finds gradients of by "
                 f"another name, too, and was another one when the function was captured. {RESET}"
             )
+
+
+_flag: Callable[[Tensor], bool | None] = attrgetter("_requires_grad")
 
 
 def cleared(graded: Iterable[Reference[Tensor]], before: Collection[int]) -> list[Kept]:
