@@ -8,7 +8,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 
 from tinyml import interpret
-from tinyml.codegen.bounds import bounds, require
+from tinyml.codegen.bounds import bounds, require, settled
 from tinyml.codegen.expr import Alu, Const, Expr, Load, Place, Require, alu, const
 from tinyml.dtype import bool_, int8, int32, uint8
 from tinyml.faults import Fault
@@ -22,7 +22,10 @@ LOADED: Expr = Load(0, int32, linear(N), ())
 HELD = np.array([-(2**31), 2**31 - 1, -130, 300, *range(-4, 4)], np.int32)
 
 numbers = st.sampled_from([PLACE, LOADED, *(const(n, int32) for n in (-3, 0, 2, 7, 2**31 - 1))])
-ARITHMETIC = (Op.ADD, Op.MUL, Op.IDIV, Op.MOD, Op.MAX, Op.MIN)
+ARITHMETIC = (
+    *(Op.ADD, Op.MUL, Op.IDIV, Op.MOD, Op.MAX, Op.MIN),
+    *(Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR),
+)
 
 
 def _grown(parts: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
@@ -85,3 +88,16 @@ def test_what_is_proven_is_not_required() -> None:
     asked = require(FAULT, (LOADED, alu(Op.AND, bool_, less(-1, LOADED), less(LOADED, 9))), ())
     assert bounds(asked) == (0, 8)
     assert require(FAULT, (asked, less(asked, 9)), ()) is asked
+
+
+def test_bits_of_bytes_are_places_in_a_table_of_so_many() -> None:
+    byte: Expr = Load(0, uint8, linear(N), ())
+    low = alu(Op.AND, uint8, byte, const(15, uint8))
+    high = alu(Op.SHR, uint8, byte, const(4, uint8))
+    assert bounds(low) == bounds(high) == (0, 15)
+    assert bounds(alu(Op.OR, uint8, low, const(16, uint8))) == (16, 31)
+    assert bounds(alu(Op.SHR, int32, LOADED, const(4, int32)))[0] < 0
+    at = alu(Op.CAST, int32, low)
+    wrapped = alu(Op.WHERE, int32, less(at, 0), alu(Op.ADD, int32, at, const(16, int32)), at)
+    assert settled(wrapped) is at
+    assert settled(alu(Op.WHERE, int32, less(at, 15), at, LOADED)) is not at

@@ -42,6 +42,15 @@ def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr
     return Require(fault, (value, demanded))
 
 
+def settled(e: Expr) -> Expr:
+    """A choice between two values as one of them, if the condition is proven either way."""
+    match e:
+        case Alu(op=Op.WHERE, operands=(chosen, value, other)):
+            low, high = bounds(chosen)
+            return value if low == 1 else other if high == 0 else e
+    return e
+
+
 def looked_up(value: Expr, index: Expr, place: Sequence[Expr] = ()) -> Expr:
     """What is found at an index, or goes there: one that is outside is a fault, though all values
     be the same, or all places. `place` is what is looked up to find the place in memory."""
@@ -146,14 +155,25 @@ def _mod(a: Bounds, b: Bounds) -> Bounds:
     return a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1)
 
 
-def _of_bools(rule: Callable[..., Bounds]) -> Callable[..., Bounds]:
-    """A rule for bools; integers may be anything."""
+def _and(a: Bounds, b: Bounds) -> Bounds:
+    if a == b and a[0] == a[1]:
+        return a
+    most = [high for low, high in (a, b) if low >= 0]
+    return (0, min(most)) if most else (-inf, inf)
 
-    def bounded(*operands: Bounds) -> Bounds:
-        small = all(low >= 0 and high <= 1 for low, high in operands)
-        return rule(*operands) if small else (-inf, inf)
 
-    return bounded
+def _or(a: Bounds, b: Bounds) -> Bounds:
+    """No bit is set that neither has."""
+    high = max(a[1], b[1])
+    if a[0] < 0 or b[0] < 0 or high == inf:
+        return -inf, inf
+    return max(a[0], b[0]), 2 ** int(high).bit_length() - 1
+
+
+def _shr(a: Bounds, b: Bounds) -> Bounds:
+    if a[0] < 0 or a[1] == inf or not 0 <= b[0] <= 64:
+        return -inf, inf
+    return 0, int(a[1]) >> int(b[0])
 
 
 _RULES: dict[Op, Callable[..., Bounds]] = {
@@ -166,6 +186,7 @@ _RULES: dict[Op, Callable[..., Bounds]] = {
     Op.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     Op.LESS: lambda a, b: (a[1] < b[0], a[0] < b[1]),
     Op.LESS_EQUAL: lambda a, b: (a[1] <= b[0], a[0] <= b[1]),
-    Op.AND: _of_bools(lambda a, b: (min(a[0], b[0]), min(a[1], b[1]))),
-    Op.OR: _of_bools(lambda a, b: (max(a[0], b[0]), max(a[1], b[1]))),
+    Op.AND: _and,
+    Op.OR: _or,
+    Op.SHR: _shr,
 }

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from tinyml import kernel, lazy
-from tinyml.codegen.bounds import looked_up, require
+from tinyml.codegen.bounds import looked_up, require, settled
 from tinyml.codegen.expr import Expr, Fold, Load, Place, Select, alu, const, looked_in, select, zero
 from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
 from tinyml.codegen.places import mapped
@@ -119,7 +119,7 @@ class _Lowering:
             pairs = zip(output.shape, output.held, strict=True)
             row = next(((whole, own) for whole, own in pairs if whole != own), None)
             return Store(output.slot, value.dtype, position, value, valid, op, row=row)
-        asked = self.at(output.index, index)
+        asked = settled(self.at(output.index, index))
         looked = linear(asked.looked(output.shape[output.axis]))
         place = tuple(looked if a == output.axis else i for a, i in enumerate(index))
         position = row_major(place, output.shape)
@@ -177,7 +177,7 @@ class _Lowering:
                 return (yield from self._fold(node, index, valid))
             case lazy.Gather():
                 data, looked = node.sources
-                asked = yield looked, index, valid
+                asked = settled((yield looked, index, valid))
                 at = linear(asked.looked(data.shape[node.axis]))
                 place_ = tuple(at if a == node.axis else i for a, i in enumerate(index))
                 return looked_up((yield data, place_, valid), asked)

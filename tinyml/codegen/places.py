@@ -11,16 +11,19 @@ So a mask that is made of positions says by its bounds where it holds, however i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tinyml.codegen.expr import Alu, Const, Expr, Place, Require, Select, alu, const, select
-from tinyml.dtype import DType, bool_
+from tinyml.codegen.widen import widened
+from tinyml.dtype import DType, bool_, int32
 from tinyml.graph import toposort
-from tinyml.index import Linear, Valid, both, inside, linear
+from tinyml.index import Linear, Range, Valid, both, inside, linear
 from tinyml.interpret import known_result
 from tinyml.ops import COMPARE, Op
 
+DEEP = 16  # choices in each other in which a condition is looked for
 LOGICAL = COMPARE | {Op.NOT, Op.AND, Op.OR, Op.XOR}
+_Between: TypeAlias = tuple[int, int]  # from, up to and with
 
 
 class _Condition(NamedTuple):
@@ -45,6 +48,8 @@ def mapped(op: Op, dtype: DType, *operands: Expr) -> Expr:
     if index is not None and dtype.min <= index.low and index.high <= dtype.max:
         return Place(index, dtype)
     chosen = _chosen(op, dtype, operands) if exact else None
+    if op is Op.CAST and dtype.itemsize >= int32.itemsize:
+        operands = (widened(operands[0]) or operands[0],)
     return chosen or alu(op, dtype, *operands)
 
 
@@ -53,7 +58,51 @@ def _selected(found: _Condition, value: Expr, other: Expr) -> Expr:
     turned = _turned(found, isinstance(other, Const)) or found
     if not turned.holds:
         value, other = other, value
+    if turned.valid is not None and len(turned.valid) == 1:
+        (r,) = turned.valid
+        index, value_at, other_at = _bounds(r, r.index.low, r.index.high)
+        value, other = _told(value, index, value_at), _told(other, index, other_at)
     return select(turned.valid, value, other)
+
+
+def _bounds(r: Range, low: int, high: int) -> tuple[Linear, _Between, _Between]:
+    """An index from low to high, and between what it lies if a condition holds, and if not.
+
+    It has no constant, so that one that was moved is the same.
+    """
+    by = r.index.constant
+    least, most = max(low, r.low) - by, min(high, r.high) - by
+    low, high = low - by, high - by
+    if least <= low:
+        return r.index - by, (least, most), (most + 1, high)
+    return r.index - by, (least, most), (low, least - 1 if most >= high else high)
+
+
+def _told(e: Expr, index: Linear, between: _Between, depth: int = DEEP) -> Expr:
+    """A choice, where it is known between what an index lies.
+
+    Arrays put side by side are moved, with 0 elsewhere, before one of them is chosen. What is read
+    keeps its own conditions, as a choice between lanes makes both sides.
+    """
+    if not isinstance(e, Select) or not depth:
+        return e
+    low, high = between
+    left: list[Range] = []
+    inner, outer = between, between
+    for v in e.valid:
+        at, held, failed = _bounds(v, low + v.index.constant, high + v.index.constant)
+        if at != index:
+            left.append(v)
+        elif held[0] > held[1]:
+            return _told(e.other, index, between, depth - 1)
+        elif held != between:
+            left.append(v)
+            inner = max(inner[0], held[0]), min(inner[1], held[1])
+            outer = failed
+    if len(left) > 1 or outer[0] > outer[1]:
+        outer = between
+    value = _told(e.value, index, inner, depth - 1)
+    return select(tuple(left), value, _told(e.other, index, outer, depth - 1))
 
 
 def _index(op: Op, operands: tuple[Expr, ...]) -> Linear | None:

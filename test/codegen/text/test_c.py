@@ -17,7 +17,7 @@ from tinyml.codegen.target import Target
 from tinyml.codegen.text.c import ROLLED
 from tinyml.codegen.text.c_shuffles import every_second, length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
-from tinyml.dtype import ALL, DType, bfloat16, bool_, float32, float64, int16, int32, int64
+from tinyml.dtype import ALL, DType, bfloat16, bool_, float32, float64, int16, int32, int64, uint8
 from tinyml.index import ZERO, Axis, linear
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
@@ -151,7 +151,7 @@ PICKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16])
-@pytest.mark.parametrize("dtype", [float32, float64, int32], ids=str)
+@pytest.mark.parametrize("dtype", [float32, float64, int32, uint8, int16], ids=str)
 def test_elements_at_known_distances_are_picked_out_of_vectors(dtype: DType, lanes: int) -> None:
     made = {}
     for name, view in PICKS.items():

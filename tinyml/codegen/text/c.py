@@ -19,7 +19,6 @@ from tinyml.codegen.text.c_text import (
     LOOK_LANE,
     MASKED,
     STREAMED,
-    loaded,
     scattered,
     scattered_rows,
 )
@@ -176,6 +175,8 @@ class CRenderer(CPairs):
             bits = self._bits_at(e, self.index(e.position))
             return self.guarded_load(e.valid, self._value_of(bits[0], e.dtype))
         looked = any(self.lanes(s) > 1 for s in e.sources)
+        if looked and (found := self.entry(e, lanes)):
+            return found
         shared = lane is None or not any(lane in v.free for v in e.valid)
         stride = e.position.stride(lane) if lane is not None and not looked else None
         pair = self.is_pair(e)
@@ -235,10 +236,6 @@ class CRenderer(CPairs):
                 return self._loaded(found, self._memory_vector(e.dtype, lane.size), MASKED)
             return found
         return None if pair else self.picked(e, lane)
-
-    def _loaded(self, text: Text, kind: str, size: int) -> Text:
-        self.prelude[loaded(kind, size)] = None
-        return f"loaded_{kind}({text[0]})", ATOM
 
     def _strided(self, e: Load, lane: Axis, stride: int) -> Text:
         """Elements at even distances, however far."""

@@ -7,12 +7,14 @@ from math import prod
 
 from tinyml.codegen.expr import Load, Name, Part
 from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_store
-from tinyml.codegen.text.c_shuffles import PICKED, every_second, length, of_another, picked
-from tinyml.codegen.text.c_text import lane_place, streaming_store
+from tinyml.codegen.text.c_shuffles import entry, every_second, length, of_another, picked
+from tinyml.codegen.text.c_text import lane_place, loaded, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues
+from tinyml.codegen.text.render import register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.dtype import DType, bool_, int32
 from tinyml.index import (
+    Atom,
     Axis,
     Linear,
     Looked,
@@ -131,6 +133,10 @@ class CLanes(CValues):
         self.prelude[every_second(name, kind, TYPES[dtype.name], places, lanes, size)] = None
         return f"{name}({place})", ATOM
 
+    def _loaded(self, text: Text, kind: str, size: int) -> Text:
+        self.prelude[loaded(kind, size)] = None
+        return f"loaded_{kind}({text[0]})", ATOM
+
     def picked(self, e: Load, lane: Axis) -> Text | None:
         """Elements whose distances are known, out of vectors that have them; None if too far.
 
@@ -140,7 +146,7 @@ class CLanes(CValues):
         held = valid_by_lane(e.valid, lane, lane.size) if _asks(e, lane) else [()] * lane.size
         first = next((at[n] for n, valid in enumerate(held) if valid is not None), None)
         apart = any(place.terms != at[0].terms for place in at)
-        if e.dtype.itemsize < PICKED or first is None or apart or any(held):
+        if e.dtype.is_half or first is None or apart or any(held):
             return None
         every = [None if v is None else p.constant for p, v in zip(at, held, strict=True)]
         found = self._of_vectors(e, first - first.constant, every)
@@ -168,6 +174,36 @@ class CLanes(CValues):
         name = f"picked{count}_{kinds[-1]}_{'_'.join(map(str, places))}"
         self.prelude[picked(name, kinds, element, places, count)] = None
         return f"{name}({self.beyond(f'slot{e.slot}', start)})", ATOM
+
+    def entry(self, e: Load, lanes: int) -> Text | None:
+        """Elements looked up in a table that registers hold, as one of 16 numbers; None if none."""
+        (atom, factor), *others = [t for t in e.position.terms if self._differs(t[0])]
+        held = register(e.dtype).itemsize == 4 and lanes in (8, 16) and e.dtype is not bool_
+        if not held or others or factor != 1 or e.valid or not isinstance(atom, Looked):
+            return None
+        if atom.size > 2 * lanes:
+            return None
+        start = e.position - linear(atom)
+        kind, places = self.vector(e.dtype, lanes), self.vector(int32, lanes)
+        parts = [
+            self._run_of(e, start + n, atom.size - n, lanes) for n in range(0, atom.size, lanes)
+        ]
+        name = f"entry{len(parts)}_{kind}"
+        self.prelude[entry(name, kind, places, lanes, len(parts))] = None
+        at = self.converted(self.text(atom.value, lanes)[0], atom.value.dtype, int32, lanes)
+        return f"{name}({', '.join(parts)}, {at})", ATOM
+
+    def _differs(self, atom: Atom) -> bool:
+        """Whether an atom of an index is not the same in all lanes."""
+        looked = any(self.lanes(found.value) > 1 for found in linear(atom).looked)
+        return looked or not atom.free.isdisjoint(self.k.lanes)
+
+    def _run_of(self, e: Load, start: Linear, count: int, lanes: int) -> str:
+        """So many elements of a vector, the rest of it 0."""
+        place, kind = self.beyond(f"slot{e.slot}", start), self._memory_vector(e.dtype, lanes)
+        listed = ", ".join(f"({place})[{n}]" for n in range(count))
+        text = (f"*(const {kind} *)({place})" if count >= lanes else f"({kind}){{{listed}}}"), UNARY
+        return self._from_memory(text, e.dtype, lanes)[0]
 
     def part_of(self, e: Part) -> Text:
         """Lanes of a vector spread over those of another one."""

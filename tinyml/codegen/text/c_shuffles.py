@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PICKED = 4  # bytes of an element at least that is picked out of vectors
-
 
 def every_second(name: str, kind: str, element: str, places: str, lanes: int, size: int) -> str:
     """`lanes` elements of `size` bytes with gaps of one between them, out of vectors that end with
@@ -17,7 +15,7 @@ def every_second(name: str, kind: str, element: str, places: str, lanes: int, si
     every = [n if n < lanes else n + 1 for n in range(0, 2 * lanes, 2)]
     listed = ", ".join(map(str, every))
     made = f"__builtin_shuffle(first, last, ({places}){{{listed}}})"
-    if lanes * size == 32 and size >= PICKED:
+    if lanes * size == 32 and size >= 4:
         near = lanes // 4  # elements of 8 bytes
         parts = [every[n : n + near] for n in range(0, lanes, near)]
         order = [near * n + at for n in (0, 2, 1, 3) for at in range(near)]
@@ -52,7 +50,8 @@ def length(places: Sequence[int], size: int, lanes: int) -> int:
     not hold it, or it is less than a vector of so many lanes.
     """
     hull = max(places) + 1
-    count = max(16 // size, 1 << min(hull, lanes).bit_length() - 1)
+    least = 16 // size if size >= 4 else 8 // size
+    count = max(least, 1 << min(hull, lanes).bit_length() - 1)
     held = hull <= 2 * lanes and count <= min(lanes, max(hull, lanes // 2))
     return count if held else 0
 
@@ -111,3 +110,27 @@ def gathered(name: str, kind: str, element: str, lanes: int) -> str:
         f"static __attribute__((noinline)) {kind} {name}(const {element} *p, long step) {{\n"
         f"  const volatile {element} *at = p;\n  return ({kind}){{{listed}}};\n}}"
     )
+
+
+def entry(name: str, kind: str, places: str, lanes: int, parts: int) -> str:
+    """Each lane has an element of a table that one vector holds, or two, by its number there."""
+    bits, macro = (512, "__AVX512F__") if lanes == 16 else (256, "__AVX2__")
+    one = f"({kind})__builtin_ia32_permvarsi{bits}(({places})PART, at)"
+    first, second = one.replace("PART", "a"), one.replace("PART", "b")
+    listed = ", ".join(f"held[at[{n}] & {parts * lanes - 1}]" for n in range(lanes))
+    given, both = (f"{kind} a, {kind} b", "a, b") if parts == 2 else (f"{kind} a", "a")
+    chosen = f"  return {first};"
+    if parts == 2:
+        chosen = f"""  const {places} beyond = (at & {lanes}) != 0;
+  return ({kind})((({places}){second} & beyond) | (({places}){first} & ~beyond));"""
+    return f"""static inline {kind} {name}({given}, {places} at) {{
+#if !defined(__clang__)
+  return __builtin_shuffle({both}, at);
+#elif defined({macro})
+{chosen}
+#else
+  const {kind} parts[] = {{{both}}};
+  const __typeof__(a[0]) *held = (const __typeof__(a[0]) *)parts;
+  return ({kind}){{{listed}}};
+#endif
+}}"""
