@@ -36,6 +36,7 @@ PLACES = "costly, and read at several places"
 COSTLY = "costly, and wanted in several places"
 CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
 NO = 1 << 62  # results of a reduction: there is none
+PACKED = 4  # a factor of a product is worth no memory if what it is made of has less than 1 / 4
 SHARED = 24  # the same, for a value that several readers read once each
 # what is asked of positions is worked out on indices, once for many elements
 ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
@@ -114,6 +115,7 @@ def _add_shared(
             own = _is_costly(base, work[base]) and units.get(base, COSTLY) == COSTLY
             if own and reduced[base].isdisjoint(recomputed):
                 again = node in met and all(a.size < base.size for a in arrays[base])
+                again |= _unpacks(node, base, readers, arrays[base])
                 costs = (SHARED if base in units else work[base]) - again * (SHARED - CHEAP)
                 reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
                 if reason:
@@ -312,6 +314,22 @@ def _is_position(node: LazyBuffer) -> bool:
     """Whether a node made of positions is one, or something asked of them."""
     asks = isinstance(node, lazy.Map) and node.op in ON_POSITIONS and not node.dtype.is_float
     return asks or isinstance(node, (lazy.Iota, lazy.Move))
+
+
+def _unpacks(node: LazyBuffer, base: LazyBuffer, readers: Readers, arrays: _Nodes) -> bool:
+    """Whether a factor of a product is made of arrays that are much smaller, as packed weights are.
+
+    A product makes it once for many rows, and there is less to read. On a card nobody measured it.
+    """
+    held = sum(a.size * a.dtype.itemsize for a in arrays)
+    if not is_repeated(node) or held * PACKED > base.size * base.dtype.itemsize:
+        return False
+    multiplied = all(lazy.is_map(r, Op.MUL) for r in readers[node])
+    return (
+        multiplied
+        and base.device not in CARDS
+        and all(contracts(total) for r in readers[node] for total in readers[r])
+    )
 
 
 def _is_costly(base: LazyBuffer, work: int) -> bool:

@@ -17,7 +17,7 @@ from tinyml.codegen.choose.estimate import cycles_of_dots
 from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.pair_steps import is_of_halves
-from tinyml.index import Axis
+from tinyml.index import Axis, linear
 
 SHARE = 4  # of the cache, for what a step of the fold reads
 
@@ -29,7 +29,7 @@ def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
     plain = [
         (len(load.valid), -axis.size, axis.name, axis, load)
         for own, load in sides
-        if load is not None and load.position.stride(along) == 1
+        if load is not None and _side_by_side(load, along, lanes)
         for axis in [max(own, key=lambda a: (a.size, a.name))]
     ]
     if len(plain) < 2 or along.size % lanes:
@@ -41,6 +41,18 @@ def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
     cycles = ways[0][0]  # beside packed panels: what more sums win there is less than estimated
     counts = min(ways, key=lambda way: way[0])[1]
     return Candidate(cycles, partial(_apply, chooser, found.fold, counts, loads))
+
+
+def _side_by_side(load: Load, along: Axis, lanes: int) -> bool:
+    """Whether a vector in memory has what lanes along an axis read, several of them the same."""
+    if load.position.stride(along) == 1 or along.size % lanes:
+        return load.position.stride(along) == 1
+    lane = Axis("lane", lanes)
+    steps = linear(Axis("steps", along.size // lanes)) * lanes + linear(lane)
+    vector = load.position.substitute({along: steps})
+    each = vector.at_each([{lane: linear(n)} for n in range(lanes)])
+    near = max(e.constant for e in each) - min(e.constant for e in each) < lanes
+    return near and all(e.terms == each[0].terms for e in each)
 
 
 def _counts(chooser: Chooser, more: Axis, less: Axis) -> list[dict[Axis, int]]:
