@@ -72,6 +72,7 @@ GOALS = {
     **dict.fromkeys(("sum axis", "cross-entropy"), ROW),
     **dict.fromkeys(("matmul 256", "matmul 333"), AHEAD),
     **dict.fromkeys(("matmul", "A", "linear"), PRODUCT),
+    "4-bit weights": AHEAD,
     **dict.fromkeys(("matrix times vector", "vector times matrix"), PRODUCT),
     "conv": AHEAD,  # of oneDNN, by which torch and torch.compile make convolutions
     "attention": AHEAD,

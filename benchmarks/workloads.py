@@ -81,7 +81,8 @@ class Workload:
     def traffic(self, inputs: Arrays, results: Arrays) -> tuple[int, int]:
         """Bytes that must be read and written at least: each input once, each result once."""
         size = 2 if self.dtype in ("bfloat16", "float16") else 4
-        return size * sum(a.size for a in inputs), size * sum(a.size for a in results)
+        sizes = [a.size * (size if a.dtype.kind == "f" else a.itemsize) for a in inputs]
+        return sum(sizes), size * sum(a.size for a in results)
 
     def shrunk(self) -> Workload:
         """The same expression on small inputs: equal sizes stay equal."""
@@ -183,6 +184,31 @@ def _product(m: int, k: int, n: int, name: str = "", quick: bool = True) -> Work
     )
 
 
+def _packed(rows: int) -> Workload:
+    """Rows times weights of 4 bits: two of a byte, 64 with a scale, as what generates text has."""
+    return Workload(
+        f"4-bit weights 4096x4096, {rows} row{'s' * (rows > 1)}",
+        "contraction",
+        ((rows, 64, 32, 2), (4096, 64, 32), (4096, 64, 1)),
+        _of_four_bits,
+        2 * rows * 4096 * 4096,
+        quick=False,
+        initial=_scaled_bytes,
+    )
+
+
+def _of_four_bits(ops: Ops, x: Any, packed: Any, scales: Any) -> Any:
+    n, groups, half = packed.shape
+    low, high = [part.reshape(n, groups, half, 1) for part in (packed & 15, packed >> 4)]
+    whole = ops.cat(low, high, 3).reshape(n, groups, 2 * half)
+    return x.reshape(x.shape[0], -1) @ ((whole - 8.0) * scales).reshape(n, -1).T
+
+
+def _scaled_bytes(random: np.random.Generator, shapes: tuple[Shape, ...]) -> Arrays:
+    (x, scales), packed = _normal(random, (shapes[0], shapes[2])), shapes[1]
+    return [x, random.integers(0, 256, packed, dtype=np.uint8), scales]
+
+
 def _contractions() -> list[Workload]:
     kind, square, cube = "contraction", (1024, 1024), 2 * 1024**3
     weight, bias = (3072, 768), (3072,)
@@ -210,6 +236,8 @@ def _contractions() -> list[Workload]:
             2 * 1024 * 768 * 3072,
         ),
         *_convolutions(*_CONVOLUTIONS),
+        _packed(1),
+        _packed(16),
     ]
 
 

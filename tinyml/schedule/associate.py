@@ -21,9 +21,9 @@ from tinyml import lazy
 from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
+from tinyml.schedule.contracts import contracts
 from tinyml.schedule.labels import FIXED, MIXED, PLACED, Labels, through
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import contracts
 
 SHORTER = 2  # times that the new sum is shorter
 MOST = 64  # nodes that a product is looked for in: powers of powers have no end

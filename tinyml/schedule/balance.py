@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
-from tinyml.schedule.units import CARDS, added_by, contracts, narrowest
+from tinyml.schedule.contracts import added_by, contracts, narrowest
+from tinyml.schedule.units import CARDS
 
 FLOPS = 150  # in the time of a byte: of a card's tensor cores at 0.6 of what they can do
 COLUMNS = 256  # whose sums a warp keeps; of more, several blocks make the product

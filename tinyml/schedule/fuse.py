@@ -26,6 +26,7 @@ from typing import Any
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule.balance import made_apart, made_within
+from tinyml.schedule.contracts import contracts
 from tinyml.schedule.group import (
     APART,
     FEW_ROWS,
@@ -51,7 +52,7 @@ from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.pieces import in_pieces, walks
 from tinyml.schedule.recompute import is_worth_it
-from tinyml.schedule.units import ASKED, CARDS, contracts
+from tinyml.schedule.units import ASKED, CARDS
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds

@@ -13,10 +13,11 @@ from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.schedule.balance import WIDEST
+from tinyml.schedule.contracts import contracts, contracts_moved
 from tinyml.schedule.labels import FIXED, MIXED, Use, step, trace, unshaped
 from tinyml.schedule.powers import POWERS, exact
 from tinyml.schedule.split import EXTREMES
-from tinyml.schedule.units import CARDS, contracts, contracts_moved
+from tinyml.schedule.units import CARDS
 
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row of a product

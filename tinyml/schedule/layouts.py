@@ -30,12 +30,13 @@ from tinyml.kernel import longer_rows
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import LAUNCH, factors_of, in_halves, is_long, worth_a_copy
+from tinyml.schedule.contracts import added_by, contracts, narrowest, widens
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import folded
 from tinyml.schedule.labels import FIXED, MIXED, Labels, through, unmoved, unshaped
 from tinyml.schedule.recompute import recomputed
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import CARDS, added_by, by_element, contracts, narrowest, widens
+from tinyml.schedule.units import CARDS, by_element
 from tinyml.shape import inverse_order
 
 PIECE = 16  # bytes

@@ -14,10 +14,11 @@ from tinyml.dtype import float32
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.balance import in_halves
+from tinyml.schedule.contracts import is_repeated
 from tinyml.schedule.labels import unmoved
 from tinyml.schedule.recompute import recomputed
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import is_repeated, readers_of, until_folds
+from tinyml.schedule.units import readers_of, until_folds
 
 
 def levels(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:

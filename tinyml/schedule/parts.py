@@ -18,9 +18,10 @@ from tinyml import lazy
 from tinyml.dtype import float32, from_text
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.schedule.contracts import contracts
 from tinyml.schedule.labels import constant_of, through, unmoved
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import Readers, by_element, contracts, readers_of
+from tinyml.schedule.units import Readers, by_element, readers_of
 from tinyml.shape import replaced, spans_along
 
 

@@ -22,19 +22,12 @@ from tinyml.graph import reached
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import WIDEST, factors_of, in_halves, is_cheap, is_long
+from tinyml.schedule.contracts import contracts, narrowest
 from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.powers import POWERS
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import (
-    CARDS,
-    Readers,
-    contracts,
-    ends_of,
-    narrowest,
-    readers_of,
-    until_folds,
-)
+from tinyml.schedule.units import CARDS, Readers, ends_of, readers_of, until_folds
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from tinyml.dtype import float32, to_text
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.schedule.contracts import contracts
 from tinyml.schedule.labels import ONE_TO_ONE
 from tinyml.schedule.powers import exact
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of, until_folds
+from tinyml.schedule.units import CARDS, ends_of, readers_of, until_folds
 from tinyml.shape import replaced
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves

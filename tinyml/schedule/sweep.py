@@ -19,11 +19,11 @@ from tinyml import lazy
 from tinyml.dtype import DType, float32
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
+from tinyml.schedule.contracts import contracts
 from tinyml.schedule.labels import MIXED, constant_of, trace
 from tinyml.schedule.recompute import Ways, is_worth_it, own_axes, ways_of
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.split import folds_read, unfolded, with_tail
-from tinyml.schedule.units import contracts
 
 Path = tuple[LazyBuffer, ...]  # from what a sum adds up down to another sum
 # in these operands; what is added up is not rounded before

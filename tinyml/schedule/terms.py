@@ -20,10 +20,11 @@ from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.balance import WIDEST
+from tinyml.schedule.contracts import contracts
 from tinyml.schedule.labels import FIXED, MIXED, PLACED, Labels, edges, through, trace
 from tinyml.schedule.recompute import has_steps
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import CARDS, by_element, contracts, ends_of, readers_of
+from tinyml.schedule.units import CARDS, by_element, ends_of, readers_of
 
 MOST = 64  # nodes that a product is looked for in, or a sum
 

@@ -16,9 +16,10 @@ from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import factors_of
+from tinyml.schedule.contracts import contracts
 from tinyml.schedule.labels import FIXED, through
 from tinyml.schedule.rewrite import Changed, moved, renewed
-from tinyml.schedule.units import contracts, readers_of
+from tinyml.schedule.units import readers_of
 
 Axes = tuple[int, ...]  # those of a product that have several steps, in the order of a permutation
 Placed = dict[LazyBuffer, tuple[LazyBuffer, Axes]]  # the product that it is, permuted so

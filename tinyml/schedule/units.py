@@ -14,6 +14,7 @@ from tinyml import lazy
 from tinyml.graph import reached, toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, WORK, Movement, Op
+from tinyml.schedule.contracts import contracts, is_repeated, narrowest, widens
 from tinyml.schedule.inlined import askers, either
 from tinyml.schedule.labels import merges
 from tinyml.schedule.writes import scattered
@@ -36,8 +37,8 @@ PLACES = "costly, and read at several places"
 COSTLY = "costly, and wanted in several places"
 CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
 NO = 1 << 62  # results of a reduction: there is none
-PACKED = 4  # a factor of a product is worth no memory if what it is made of has less than 1 / 4
 SHARED = 24  # the same, for a value that several readers read once each
+PACKED = 4  # times as many bytes as what it is made of has a factor that is worth no memory
 # what is asked of positions is worked out on indices, once for many elements
 ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
 ON_POSITIONS |= {Op.MAX, Op.MIN, Op.WHERE}
@@ -114,8 +115,7 @@ def _add_shared(
             base = narrowest(sources[0])
             own = _is_costly(base, work[base]) and units.get(base, COSTLY) == COSTLY
             if own and reduced[base].isdisjoint(recomputed):
-                again = node in met and all(a.size < base.size for a in arrays[base])
-                again |= _unpacks(node, base, readers, arrays[base])
+                again = _is_made_again(node, base, met, readers, arrays[base])
                 costs = (SHARED if base in units else work[base]) - again * (SHARED - CHEAP)
                 reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
                 if reason:
@@ -316,20 +316,22 @@ def _is_position(node: LazyBuffer) -> bool:
     return asks or isinstance(node, (lazy.Iota, lazy.Move))
 
 
-def _unpacks(node: LazyBuffer, base: LazyBuffer, readers: Readers, arrays: _Nodes) -> bool:
-    """Whether a factor of a product is made of arrays that are much smaller, as packed weights are.
+def _is_made_again(
+    node: LazyBuffer, base: LazyBuffer, met: Container[LazyBuffer], readers: Readers, arrays: _Nodes
+) -> bool:
+    """Whether a value is made of smaller arrays and read where it costs little to make it again.
 
-    A product makes it once for many rows, and there is less to read. On a card nobody measured it.
+    A product makes a factor once for many rows: one that is made of much smaller arrays, as packed
+    weights are, is less to read, too. On a card nobody measured that.
     """
+    if node in met and all(a.size < base.size for a in arrays):
+        return True
     held = sum(a.size * a.dtype.itemsize for a in arrays)
-    if not is_repeated(node) or held * PACKED > base.size * base.dtype.itemsize:
+    if held * PACKED > base.size * base.dtype.itemsize or base.device in CARDS:
         return False
-    multiplied = all(lazy.is_map(r, Op.MUL) for r in readers[node])
-    return (
-        multiplied
-        and base.device not in CARDS
-        and all(contracts(total) for r in readers[node] for total in readers[r])
-    )
+    products = [r for r in readers[node] if lazy.is_map(r, Op.MUL)] if is_repeated(node) else []
+    totals = [total for product in products for total in readers[product]]
+    return len(products) == len(readers[node]) > 0 and all(map(contracts, totals))
 
 
 def _is_costly(base: LazyBuffer, work: int) -> bool:
@@ -410,61 +412,6 @@ def _looked_up_joined(read: _Read, units: Container[LazyBuffer]) -> set[LazyBuff
             if parts[table] >= PARTS and node.size * 2 >= table.size:
                 found.add(table)
     return found
-
-
-def contracts(unit: LazyBuffer) -> bool:
-    """Whether a reduction is a contraction: a sum of products of two factors, both broadcast."""
-    return _sums(unit) and _is_product(added_by(unit))
-
-
-def contracts_moved(unit: LazyBuffer) -> bool:
-    """Likewise of products that are moved, as into windows, before they are added up."""
-    if not _sums(unit):
-        return False
-    node = added_by(unit)
-    while isinstance(node, lazy.Move) and not is_repeated(node):
-        node = node.sources[0]
-    return _is_product(node) and not any(isinstance(narrowest(s), lazy.Const) for s in node.sources)
-
-
-def _sums(unit: LazyBuffer) -> bool:
-    return isinstance(unit, lazy.Reduce) and unit.op is Op.ADD
-
-
-def _is_product(node: LazyBuffer) -> bool:
-    return lazy.is_map(node, Op.MUL) and all(map(_repeats, node.sources))
-
-
-def added_by(total: LazyBuffer) -> LazyBuffer:
-    """What a sum adds up, before it is cast."""
-    (node,) = total.sources
-    while lazy.is_map(node, Op.CAST):
-        (node,) = node.sources
-    return node
-
-
-def _repeats(node: LazyBuffer) -> bool:
-    while isinstance(node, lazy.Move) or lazy.is_map(node, Op.CAST):
-        if is_repeated(node):
-            return True
-        node = node.sources[0]
-    return False
-
-
-def is_repeated(node: LazyBuffer) -> bool:
-    """Whether a node has the same elements many times over."""
-    return lazy.is_move(node, Movement.EXPAND)
-
-
-def narrowest(node: LazyBuffer) -> LazyBuffer:
-    """What a node is without its moves, and without casts that make halves wider."""
-    while isinstance(node, lazy.Move) or widens(node):
-        node = node.sources[0]
-    return node
-
-
-def widens(node: LazyBuffer) -> bool:
-    return lazy.is_map(node, Op.CAST) and node.sources[0].dtype.is_half
 
 
 def _add_large(read: _Read, units: dict[LazyBuffer, str]) -> None:
