@@ -114,6 +114,30 @@ def test_a_cache_that_grows_by_shape(device: str) -> None:
     assert [step(Tensor.ones(3)).item() for _ in range(3)] == [6, 6, 6]
 
 
+@pytest.mark.parametrize("by_place", [False, True])
+def test_a_cache_that_others_fill_after_the_capture(by_place: bool, device: str) -> None:
+    """What was there is watched; what came since, as of a longer text, no replay reads."""
+
+    class Model:
+        def __init__(self) -> None:
+            self.known: Any = [None] * 6 if by_place else dict.fromkeys(range(3))
+
+        def __call__(self, x: Tensor) -> Tensor:
+            if (self.known[x.shape[0]] if by_place else self.known.get(x.shape[0])) is None:
+                self.known[x.shape[0]] = (Tensor.arange(x.shape[0]) + 1).realize()
+            return (x * self.known[x.shape[0]]).sum()
+
+    model = Model()
+    step = TinyJit(lambda x: model(x).realize())
+    for _ in range(3):
+        assert step(Tensor.ones(3)).item() == 6
+    assert model(Tensor.ones(5)).item() == 15
+    assert step(Tensor.ones(3)).item() == 6
+    model.known[3] = Tensor.zeros(3).realize()
+    with pytest.raises(JitError, match="known"):
+        step(Tensor.ones(3))
+
+
 def test_attributes_of_a_tensor_are_no_dict_that_grows(device: str) -> None:
     layers = [nn.BatchNorm(4), nn.Linear(4, 2)]
     optimizer = nn.optim.Adam(nn.state.get_parameters(layers))

@@ -26,6 +26,7 @@ from tinyml.jit.picture import (
     Compared,
     are_objects,
     difference,
+    entries,
     members,
     parts,
     picture,
@@ -237,7 +238,7 @@ def _found(walk: Walk, earlier: Mapping[tuple[int, Any], Any] | None) -> list[As
     for (key, name), (holder, called, value, how) in walk.read.items():
         is_put = isinstance(value, Tensor)  # perhaps by the code, and a replay writes its memory
         if id(value) in walk.stored and any(isinstance(x, Tensor) for x in parts(value)):
-            is_put, how = True, picture
+            is_put, how = True, entries(value)
         by = members if how is picture and are_objects(value) else how
         then = NOTHING if earlier is None else earlier.get((key, name), NOTHING)
         free = earlier is None or (then,) == (by(value),)  # or NaN

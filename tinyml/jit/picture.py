@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinyml.dtype import DType
+from tinyml.frozen import dataclass
 
 CONTAINERS = (list, dict, tuple, set, frozenset, deque, np.ndarray)
 MANY = 1000  # elements of a container are looked at
@@ -101,7 +102,25 @@ def same(value: Any) -> Any:
     return value
 
 
-Compared = Callable[[Any], Any]  # `same`, `picture`, `members`, or `id`
+@dataclass(frozen=True)
+class _Entries:
+    """What a dict or list has at keys that it had."""
+
+    keys: tuple[Any, ...]
+
+    def __call__(self, value: Any) -> Any:
+        return picture({key: value[key] for key in self.keys})
+
+
+Compared = Callable[[Any], Any]  # `same`, `picture`, `members`, `entries`, or `id`
+
+
+def entries(container: Any) -> Compared:
+    """How a container is compared that the code itself fills, as a cache: others may come."""
+    if are_objects(container) or not isinstance(container, (dict, list)):
+        return picture
+    items = container.items() if isinstance(container, dict) else enumerate(container)
+    return _Entries(tuple(key for key, value in islice(items, MANY) if value is not None))
 
 
 def compared(value: Any) -> Compared:
@@ -114,7 +133,8 @@ def compared(value: Any) -> Compared:
 def difference(called: str, then: Any, now: Any) -> str:
     """What is another one in a picture, as a sentence of whom it belongs to."""
     if not (isinstance(then, Picture) and isinstance(now, Picture)):
-        return f"{called} was {then} when the function was captured, and is {now} now"
+        one, other = ("an object" if isinstance(x, Picture) else x for x in (then, now))
+        return f"{called} was {one} when the function was captured, and is {other} now"
     if then[:2] != now[:2] or len(then.parts) != len(now.parts) or _sort(then.kind) in _WHOLE:
         return f"{called} holds something else than when the function was captured"
     names = then.keys or range(len(then.parts))

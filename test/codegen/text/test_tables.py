@@ -109,3 +109,21 @@ def test_a_choice_of_what_is_joined_asks_each_condition_once() -> None:
         joined = (Tensor.stack(parts, axis=-1) * 2).realize()
     assert all("else 0" not in str(kernel.nest) for kernel in made)
     np.testing.assert_array_equal(joined.numpy(), np.tile(np.arange(5) * 2.0, (640, 1)))
+
+
+@pytest.mark.parametrize("rows", [2, 16, 130])
+def test_weights_of_four_bits_take_no_memory_unpacked(rows: int, device: str) -> None:
+    """Not on a card, where nobody measured what is faster."""
+    rng = np.random.default_rng(rows)
+    x, packed = rng.standard_normal((rows, 128)), rng.integers(0, 256, (48, 4, 16), np.uint8)
+    scales = rng.standard_normal((48, 4, 1))
+    held = Tensor(packed, device=device).realize()
+    numbers = Tensor.stack([held & 15, held >> 4], axis=-1).reshape(48, 4, 32)
+    floats = [Tensor(a.astype(np.float32), device=device).realize() for a in (x, scales)]
+    wide = ((numbers.cast(dtypes.float32) - 8) * floats[1]).reshape(48, 128)
+    with trace.listen(trace.Scheduled) as plans:
+        made = (floats[0] @ wide.T).realize()
+    if device == "CPU":
+        assert [len(plan.items) for plan in plans] == [1]
+    right = np.stack([packed & 15, packed >> 4], -1).reshape(48, 4, 32) - 8.0
+    np.testing.assert_allclose(made.numpy(), x @ (right * scales).reshape(48, 128).T, 1e-4, 1e-4)

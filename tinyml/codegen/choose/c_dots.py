@@ -50,9 +50,9 @@ def _side_by_side(load: Load, along: Axis, lanes: int) -> bool:
     lane = Axis("lane", lanes)
     steps = linear(Axis("steps", along.size // lanes)) * lanes + linear(lane)
     vector = load.position.substitute({along: steps})
-    each = vector.at_each([{lane: linear(n)} for n in range(lanes)])
-    near = max(e.constant for e in each) - min(e.constant for e in each) < lanes
-    return near and all(e.terms == each[0].terms for e in each)
+    first, *others = vector.at_each([{lane: linear(n)} for n in range(lanes)])
+    apart = [(e - first).constant for e in others if e.terms == first.terms]
+    return len(apart) == lanes - 1 and 0 < apart[-1] < lanes and apart == sorted(apart)
 
 
 def _counts(chooser: Chooser, more: Axis, less: Axis) -> list[dict[Axis, int]]:
