@@ -284,3 +284,10 @@ def test_places_beyond_one_dtype_are_of_the_next(
         }
     )
     assert t.argmax().dtype is t.argsort().dtype is t.topk(3).indices.dtype is int64
+
+
+def test_places_of_a_long_axis_are_asked_from_both_ends(compare: Compare) -> None:
+    """From -n to n - 1 there are more than int32 counts; nobody has the elements in memory."""
+    n, at = (1 << 30) + 8, np.array([0, 1 << 30, (1 << 30) + 7, -8, -1, 3, 2, 5] * 4, np.int32)
+    counted = Tensor.arange(n, device="CPU")  # numpy's interpreter would make all of them
+    compare({"places": (counted[Tensor(at, device="CPU")], at + n * (at < 0))})

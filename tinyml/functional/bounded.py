@@ -38,8 +38,9 @@ def within(index: LazyBuffer, low: int, high: int, text: str) -> LazyBuffer:
 
     `text` is what the error says, with {} where the index stands.
     """
-    if index.dtype.itemsize < 4 or high > index.dtype.max:
-        index = lazy.cast(index, index_dtype(high))
+    size = high - low if index.dtype.kind == "i" else high  # lanes are asked by their distance
+    if index.dtype.itemsize < 4 or size > index.dtype.max:
+        index = lazy.cast(index, index_dtype(size))
     holds = lazy.map_(Op.LESS, index, lazy.const_like(index, high))
     if index.dtype.kind == "i":
         not_below = lazy.map_(Op.LESS_EQUAL, lazy.const_like(index, low), index)
