@@ -237,7 +237,7 @@ def _contractions() -> list[Workload]:
         ),
         *_convolutions(*_CONVOLUTIONS),
         _packed(1),
-        _packed(16),
+        _packed(8),
     ]
 
 

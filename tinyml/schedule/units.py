@@ -38,7 +38,8 @@ COSTLY = "costly, and wanted in several places"
 CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
 NO = 1 << 62  # results of a reduction: there is none
 SHARED = 24  # the same, for a value that several readers read once each
-PACKED = 4  # times as many bytes as what it is made of has a factor that is worth no memory
+PACKED = 4  # times as many bytes as what it is made of has a factor that is worth no memory,
+FEW_ROWS = 8  # if so many rows at most are multiplied by it: of 32 AVX2 takes twice as long
 # what is asked of positions is worked out on indices, once for many elements
 ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
 ON_POSITIONS |= {Op.MAX, Op.MIN, Op.WHERE}
@@ -321,12 +322,14 @@ def _is_made_again(
 ) -> bool:
     """Whether a value is made of smaller arrays and read where it costs little to make it again.
 
-    A product makes a factor once for many rows: one that is made of much smaller arrays, as packed
+    A product of few rows makes a factor once: one that is made of much smaller arrays, as packed
     weights are, is less to read, too. On a card nobody measured that.
     """
     if node in met and all(a.size < base.size for a in arrays):
         return True
     held = sum(a.size * a.dtype.itemsize for a in arrays)
+    if node.size > FEW_ROWS * base.size:
+        return False
     if not 0 < held * PACKED <= base.size * base.dtype.itemsize or base.device in CARDS:
         return False
     products = [r for r in readers[node] if lazy.is_map(r, Op.MUL)] if is_repeated(node) else []

