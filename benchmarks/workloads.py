@@ -187,7 +187,7 @@ def _product(m: int, k: int, n: int, name: str = "", quick: bool = True) -> Work
 def _packed(rows: int) -> Workload:
     """Rows times weights of 4 bits: two of a byte, 64 with a scale, as what generates text has."""
     return Workload(
-        f"4-bit weights 4096x4096, {rows} row{'s' * (rows > 1)}",
+        f"4-bit weights 4096x4096, {rows} token{'s' * (rows > 1)}",
         "contraction",
         ((rows, 64, 32, 2), (4096, 64, 32), (4096, 64, 1)),
         _of_four_bits,
