@@ -125,9 +125,10 @@ def gradient_of_keys(
 
 
 @pytest.mark.parametrize(
-    ("rows", "keys"), [(512, 256), (500, 200), (450, 64)], ids=["even", "odd", "few keys"]
+    ("rows", "keys", "causal"),
+    [(512, 256, False), (500, 200, True), (450, 64, True)],
+    ids=["even", "odd and causal", "few keys, causal"],
 )
-@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_sums_are_made_beside_the_scores_of_the_next_step(
     rows: int, keys: int, causal: bool
 ) -> None:
