@@ -328,9 +328,8 @@ def _is_made_again(
     if node in met and all(a.size < base.size for a in arrays):
         return True
     held = sum(a.size * a.dtype.itemsize for a in arrays)
-    if node.size > FEW_ROWS * base.size:
-        return False
-    if not 0 < held * PACKED <= base.size * base.dtype.itemsize or base.device in CARDS:
+    packed = 0 < held * PACKED <= base.size * base.dtype.itemsize
+    if not packed or node.size > FEW_ROWS * base.size or base.device in CARDS:
         return False
     products = [r for r in readers[node] if lazy.is_map(r, Op.MUL)] if is_repeated(node) else []
     totals = [total for product in products for total in readers[product]]

@@ -29,7 +29,7 @@ def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
     plain = [
         (len(load.valid), -axis.size, axis.name, axis, load)
         for own, load in sides
-        if load is not None and _side_by_side(load, along, lanes)
+        if load is not None and _in_a_vector(load, along, lanes)
         for axis in [max(own, key=lambda a: (a.size, a.name))]
     ]
     if len(plain) < 2 or along.size % lanes:
@@ -43,7 +43,7 @@ def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
     return Candidate(cycles, partial(_apply, chooser, found.fold, counts, loads))
 
 
-def _side_by_side(load: Load, along: Axis, lanes: int) -> bool:
+def _in_a_vector(load: Load, along: Axis, lanes: int) -> bool:
     """Whether a vector in memory has what lanes along an axis read, several of them the same."""
     if load.position.stride(along) == 1 or along.size % lanes:
         return load.position.stride(along) == 1

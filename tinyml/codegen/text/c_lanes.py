@@ -177,12 +177,13 @@ class CLanes(CValues):
         return f"{name}({self.beyond(f'slot{e.slot}', start)})", ATOM
 
     def entry(self, e: Load, lanes: int) -> Text | None:
-        """Elements looked up in a table that registers hold, as one of 16 numbers; None if none."""
-        (atom, factor), *others = [t for t in e.position.terms if self._differs(t[0])]
+        """Elements looked up in a table that one or two registers hold; None if it is no such."""
+        apart = [t for t in e.position.terms if self._differs(t[0])]
         held = register(e.dtype).itemsize == 4 and lanes in (8, 16) and e.dtype is not bool_
-        if not held or others or factor != 1 or e.valid or not isinstance(atom, Looked):
+        if not held or e.valid or len(apart) != 1:
             return None
-        if atom.size > 2 * lanes:
+        ((atom, factor),) = apart
+        if factor != 1 or not isinstance(atom, Looked) or atom.size > 2 * lanes:
             return None
         start = e.position - linear(atom)
         kind, places = self.vector(e.dtype, lanes), self.vector(int32, lanes)
