@@ -1,15 +1,16 @@
-"""How far the rules of thumb are from what a search finds: on one thread of the CPU, or a card.
+"""How far the rules of thumb are from what a search finds: on the CPU, or a card.
 
-    python benchmarks/search.py [--width 3] [--seconds 40] [--out FILE] [words of names]
+    python benchmarks/search.py [--threads 1] [--width 3] [--seconds 40] [--out FILE] [words]
     python benchmarks/search.py --device CUDA            # as the last part of cuda.py
     python benchmarks/search.py --device EMU --small     # a rehearsal without a card
 
 Each kernel of a workload is searched anew, whatever the disk cache holds; one that several
 workloads or layers have, once. A line is printed, and written to the file, after each; where a
 workload has several launches, another one sums them up. What is compared is the least of several
-launches, default and winner in turn. On the CPU it is the processor time of this process: on a
-machine that others use, too, it says more than a clock on the wall. On a card it is the time
-between two events; small arrays stay in its caches, and another process runs what may hang.
+launches, default and winner in turn. On one thread of the CPU it is the processor time of this
+process: on a machine that others use, too, it says more than a clock on the wall. On several
+threads it is that clock, which wants a machine alone. On a card it is the time between two events;
+small arrays stay in its caches, and another process runs what may hang.
 `roof` is the share of the roofline that the default reaches; `model` what the cost model predicts
 for it over what it took; `default / model's` how much faster than the default that one is which
 the model would choose of all that were tried. Without ceilings (EMU) these are 0.
@@ -110,7 +111,8 @@ def processor_time(executable: Executable, memories: Sequence[Any]) -> float:
 
 def compared(k: Kernel, device: str, seconds: float, width: int = WIDTH) -> Compared:
     """A kernel searched anew."""
-    runner = partial(Here, timer=processor_time) if device == "CPU" else Apart
+    alone = partial(Here, timer=processor_time) if config.current.threads == 1 else Here
+    runner = alone if device == "CPU" else Apart
     trial = Trial(k, open_device(device), runner)
     with contextlib.closing(trial), trace.listen(trace.Tried) as tried:
         found = search(trial, width, seconds)
@@ -213,12 +215,13 @@ def main() -> None:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--device", default="CPU")
     parser.add_argument("--small", action="store_true", help="tiny inputs: a rehearsal")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     lines: list[str] = []
-    with config.override(threads=1):
+    with config.override(threads=asked.threads):
         for one in itertools.chain([HEAD], measure(asked)):
             print(one, flush=True)
             lines.append(one)
