@@ -235,7 +235,7 @@ def test_clang_chooses_by_lanes_of_whole_registers_in_one_step(
     kind, bits = f"f{512 // count}x{count}", f"i{512 // count}x{count}"
     pairs = zip((element, own), (kind, bits), strict=True)
     names = "\n".join(f"typedef {e} {n} __attribute__((vector_size(64)));" for e, n in pairs)
-    known = c_choices.blend("known", kind, bits, bits, "m", True, either)
+    known = c_choices.blend("known", kind, bits, bits, "m", True, either, False)
     mask, other = (
         ", ".join(str(-(n < 3)) for n in range(count)),
         "b" if either else f"({kind}){{0}}",
@@ -244,6 +244,18 @@ def test_clang_chooses_by_lanes_of_whole_registers_in_one_step(
     made = _made("clang", f"{names}\n{known}\n{call}", "skylake-avx512")
     (step,) = re.findall(r"\t(v(?!mov)\w+)\t.*%[xyz]mm", made)
     assert re.match("vp?(blend|perm|shuf|insert)" if either else "vp?and", step), step
+
+
+def test_gcc_makes_an_op_under_a_mask_that_it_knows() -> None:
+    """Bits of every other lane are shifted, not those of all lanes, of which half are left out."""
+    names = "typedef int i32x16 __attribute__((vector_size(64)));"
+    known = c_choices.blend("known", "i32x16", "i32x16", "i32x16", "m", True, True, False)
+    mask = ", ".join(str(-(n % 2)) for n in range(16))
+    call = f"i32x16 few(i32x16 a) {{ return known((i32x16){{{mask}}}, a >> 4, a & 15); }}"
+    made = _made("gcc", f"{names}\n{known}\n{call}", "skylake-avx512")
+    steps = re.findall(r"\t(v\w+)\t.*%zmm.*", made)
+    assert re.search(r"\tvpsrad\t.*{%k\d}", made), made
+    assert not [step for step in steps if re.match("vpternlog|vpblend", step)], made
 
 
 def test_clang_expands_no_lanes_of_memory_under_a_mask_that_it_knows() -> None:

@@ -421,7 +421,8 @@ class CRenderer(CPairs):
             one = any(type(s) is not Const and self.lanes(s) == 1 for s in sides)
             each = valid_by_lane(e.valid, lane, lanes if one else 0)
             number = sum(1 << n for n, valid in enumerate(each) if valid is not None)
-            return self.chosen(held, number, value, other, e.dtype, lanes)
+            fixed = any(type(s) is Const for s in sides)
+            return self.chosen(held, number, value, other, e.dtype, lanes, fixed)
         return self.blended(held, value, other, e.dtype, lanes, known)
 
 

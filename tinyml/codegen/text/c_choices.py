@@ -33,34 +33,46 @@ def own_mask(renderer: Renderer, e: Expr, size: int, lanes: int) -> Text | None:
 
 
 @lru_cache
-def blend(name: str, kind: str, bits: str, mask: str, own: str, known: bool, either: bool) -> str:
+def blend(
+    name: str, kind: str, bits: str, mask: str, own: str, known: bool, either: bool, fixed: bool
+) -> str:
     """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`.
 
-    Whether m is `known` when this is compiled, and whether `either` may be other than 0.
+    Whether m is `known` when this is compiled, whether `either` may be other than 0, and whether
+    one is a value that is known then (`fixed`).
     """
     chosen = select(kind, bits, "own", not known, either and not known)
     if known and (kind in _CHOICES or kind.endswith(("8x64", "16x32"))):
-        chosen = _by_clang(kind, either, chosen)
+        chosen = _of_whole_registers(kind, either, fixed, chosen)
     return (
         f"static inline {kind} {name}({mask} m, {kind} a, {kind} b) {{\n"
         f"  {bits} own = {own};\n{chosen}\n}}"
     )
 
 
-def _by_clang(kind: str, either: bool, chosen: str) -> str:
-    """Of whole registers by masks that it knows clang makes one move where it is told to choose,
-    not three steps, nor up to four shuffles; and an `and`, not a slow expansion, where it is told
-    nothing, as where one is 0 or lanes are bytes."""
-    there = "#if defined(__clang__) && defined(__AVX512DQ__)"
+def _of_whole_registers(kind: str, either: bool, fixed: bool, chosen: str) -> str:
+    """A choice by masks that compilers know is one move where they are told to choose, if the op
+    before it is not made under the mask; else it is three steps, and by clang up to four shuffles.
+
+    Of a value that gcc knows, too, it is one step of vectors, of which more are held than of masks.
+    clang makes an `and`, not a slow expansion, where it is told nothing, as where one is 0 or lanes
+    are bytes.
+    """
     if not either or kind not in _CHOICES:
+        there = "#if defined(__clang__) && defined(__AVX512DQ__)"
         return f'{there}\n  __asm__("" : "+v"(own));\n#endif\n{chosen}'
     function, lanes = _CHOICES[kind]
-    held = f'  unsigned short held = __builtin_ia32_{lanes}(own);\n  __asm__("" : "+Yk"(held));'
-    told = f"  return __builtin_ia32_select{function}(held, a, b);"
-    return f"{there}\n{held}\n{told}\n#else\n{chosen}\n#endif"
+    by_gcc = f"  return __builtin_ia32_blendm{function}_mask(b, a, held);"
+    return (
+        f"#ifdef __AVX512DQ__\n  unsigned short held = __builtin_ia32_{lanes}(own);\n"
+        f'#ifdef __clang__\n  __asm__("" : "+Yk"(held));\n'
+        f"  return __builtin_ia32_select{function}(held, a, b);\n"
+        f"#else\n{chosen if fixed else by_gcc}\n#endif\n"
+        f"#else\n{chosen}\n#endif"
+    )
 
 
-# what clang calls a choice between vectors of 64 bytes, and the mask of it
+# what compilers call a choice between vectors of 64 bytes, and the mask of it
 _CHOICES = {
     "f32x16": ("ps_512", "cvtd2mask512"),
     "f64x8": ("pd_512", "cvtq2mask512"),

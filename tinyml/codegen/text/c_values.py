@@ -243,29 +243,30 @@ class CValues(Renderer):
         lanes: int,
         known: bool = False,
         own: bool = False,
+        fixed: bool = False,
     ) -> Text:
-        """A choice lane by lane; whether the mask is `known` when the text is compiled, and whether
-        it has its `own` size, not that of truths."""
+        """A choice lane by lane; whether the mask is `known` when the text is compiled, and a value
+        (`fixed`), and whether the mask has its `own` size, not that of truths."""
         kind = self.vector(dtype, lanes)
         bits = self._mask_type(dtype, lanes)
         some = self.value(const(0, dtype), lanes) not in (value[0], other[0])  # 0 is one step
         by = f"{'_known' * known}{'_own' * own}{BY[self.truths]}"
-        name = f"blend_{kind}{by}{'' if some else '_or_0'}"
+        name = f"blend_{kind}{by}{'_fixed' * (fixed and some)}{'' if some else '_or_0'}"
         alike = not (own or (known and self.is_split(lanes)))
         masks = self.vector(bool_, lanes) if alike else bits
         held = self.mask_bits(self.size_of(dtype), lanes) if alike else "m"
-        self.prelude[blend(name, kind, bits, masks, held, known, some)] = None
+        self.prelude[blend(name, kind, bits, masks, held, known, some, fixed)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def chosen(
-        self, mask: Text, held: int, value: Text, other: Text, dtype: DType, lanes: int
+        self, mask: Text, held: int, value: Text, other: Text, dtype: DType, lanes: int, fixed: bool
     ) -> Text:
         """A choice by a mask that is known when the text is compiled, of two values but 0.
 
         Where one of these is a single value, `held` are the mask's bits, else 0.
         """
         if self.size_of(dtype) * lanes > MASKED // 2:
-            return self.blended(mask, value, other, dtype, lanes, True)
+            return self.blended(mask, value, other, dtype, lanes, True, fixed=fixed)
         kind, masks = self.vector(dtype, lanes), self.vector(bool_, lanes)
         bits, own = self._mask_type(dtype, lanes), self.mask_bits(self.size_of(dtype), lanes)
         if self.is_split(lanes):
