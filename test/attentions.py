@@ -16,14 +16,15 @@ from tinyml.codegen.choose import cuda_online as choose_cuda_online
 from tinyml.dtype import DType, float32
 from tinyml.kernel import Kernel
 from tinyml.lazy import Shape
-from tinyml.schedule import recompute, schedule
+from tinyml.schedule import recompute
 
 QUERIES, KEYS = 18, 26
 TARGETS = pytest.mark.parametrize("target", [stages.C, CARD], ids=["C", "CUDA"])
 Attention = Callable[..., Tensor]
 
 
-def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small products are large ones."""
     limit(monkeypatch, QUERIES * KEYS, QUERIES * KEYS)
     monkeypatch.setattr(choose_c_online, "LONG", 16)
@@ -44,7 +45,7 @@ def training(attend: Attention, *given: Tensor) -> list[Kernel]:
     """The kernels of a result and of the gradients of queries, keys and values."""
     y = attend(*given)
     gradients = (y * memory(*y.shape, dtype=y.dtype)).sum().gradient(*given)
-    return stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
+    return stages.kernels(y, *gradients)
 
 
 def largest(kernels: list[Kernel]) -> int:
@@ -77,8 +78,24 @@ def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     return (scores_of(q, k) + bias).softmax(-1).cast(v.dtype) @ v
 
 
-def trained(attend: Attention, device: str, shapes: Sequence[Shape], most: int) -> list[np.ndarray]:
-    """What comes out of attention and its gradients; no kernel stores `most` numbers."""
+def assert_trained(
+    attend: Attention,
+    device: str,
+    shapes: Sequence[Shape],
+    most: int,
+    rtol: float = 1e-3,
+    atol: float = 1e-4,
+) -> None:
+    """What comes out of attention and its gradients is what numpy makes of the graph."""
+    made, right = (_trained(attend, d, shapes, most) for d in (device, "NUMPY"))
+    for mine, wanted in zip(made, right, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol, atol)
+
+
+def _trained(
+    attend: Attention, device: str, shapes: Sequence[Shape], most: int
+) -> list[np.ndarray]:
+    """Results and gradients; no kernel stores `most` numbers."""
     rng = np.random.default_rng(2)
     given = [Tensor(rng.standard_normal(s).astype(np.float32), device=device) for s in shapes]
     for x in given:
@@ -86,6 +103,6 @@ def trained(attend: Attention, device: str, shapes: Sequence[Shape], most: int) 
     y = attend(*given)
     gradients = y.square().sum().gradient(*given)
     if device != "NUMPY":
-        kernels = stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
+        kernels = stages.kernels(y, *gradients)
         assert largest(kernels) < most
     return [y.numpy(), *(g.numpy() for g in gradients)]

@@ -19,7 +19,6 @@ from tinyml.device import Device
 from tinyml.dtype import DType
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 HOPPER = replace(CARD, cores=2, warpgroups=True)
 
@@ -27,10 +26,6 @@ HOPPER = replace(CARD, cores=2, warpgroups=True)
 def given(b: int, h: int, n: int, m: int, d: int, dtype: DType) -> list[Tensor]:
     """Queries, keys and values."""
     return [memory(b, h, rows, d, dtype=dtype, device="EMU") for rows in (n, m, m)]
-
-
-def kernels(made: Sequence[Tensor]) -> list[Kernel]:
-    return stages.kernels_of(schedule([one.lazy for one in made]))
 
 
 def assert_right(k: Kernel, runner: stages.Runner) -> None:

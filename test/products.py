@@ -12,7 +12,6 @@ from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 
 TOLERANCE = {float16: 0.01, bfloat16: 0.05, float32: 0.01}  # float32 with 10 bits of fraction
 
@@ -32,12 +31,6 @@ def product(
     return lazy.map_(Op.MAX, biased, graphs.const(0, biased))
 
 
-def kernel_of(root: LazyBuffer) -> Kernel:
-    """The one kernel that a graph becomes."""
-    (k,) = stages.kernels_of(schedule([root]))
-    return k
-
-
 def weights_gradient(images: int, inner: int, outer: int, size: int, stride: int = 1) -> Kernel:
     """The kernel that makes it for 3 x 3 windows, with zeros around an image."""
     x = Tensor(np.ones((images, inner, size, size), np.float32), device="CPU").realize()
@@ -45,7 +38,7 @@ def weights_gradient(images: int, inner: int, outer: int, size: int, stride: int
     y = x.conv2d(w, stride=stride, padding=1)
     upstream = Tensor(np.ones(y.shape, np.float32), device="CPU").realize()
     (gradient,) = y.gradient(w, gradient=upstream)
-    return stages.kernels_of(schedule([gradient.lazy]))[-1]
+    return stages.kernels(gradient)[-1]
 
 
 def by_heads(batch: int, heads: int, rows: int, columns: int, across: int) -> LazyBuffer:
@@ -65,4 +58,4 @@ def convolution(
     x = Tensor(np.ones((images, inner, size, size), np.float32), device="CPU").realize()
     w = Tensor(np.ones((outer, inner, window, window), np.float32), device="CPU").realize()
     made = x.conv2d(w, stride=stride, padding=window // 2)
-    return stages.kernels_of(schedule([made.lazy]))[-1]
+    return stages.kernels(made)[-1]

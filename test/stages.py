@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from simulate import simulate
 
-from tinyml import interpret, kernel
+from tinyml import Tensor, interpret, kernel
 from tinyml.codegen import linear, nest
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
@@ -134,6 +134,17 @@ def launched(machine: Machine, executable: Executable) -> Runner:
 def interpreted(roots: Sequence[LazyBuffer], known: Values) -> list[Array]:
     found = interpret.interpret(roots, known)
     return [found[root] for root in roots]
+
+
+def kernels(*made: LazyBuffer | Tensor) -> list[Kernel]:
+    """What graphs become together, or the tensors that hold them."""
+    return kernels_of(schedule([m.lazy if isinstance(m, Tensor) else m for m in made]))
+
+
+def kernel_of(*made: LazyBuffer | Tensor) -> Kernel:
+    """Likewise, if that is one kernel."""
+    (k,) = kernels(*made)
+    return k
 
 
 def kernels_of(made: Schedule) -> list[Kernel]:

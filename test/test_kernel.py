@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import stages
 from graphs import DEVICE, add, leaf, total
+from stages import kernel_of
 
 from tinyml import kernel, lazy
 from tinyml.dtype import float32, int32
@@ -16,12 +17,6 @@ from tinyml.errors import VerifyError
 from tinyml.kernel import Kernel, Output
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule import schedule
-
-
-def only(*roots: LazyBuffer) -> Kernel:
-    (made,) = stages.kernels_of(schedule(roots))
-    return made
 
 
 def slot(number: int, *shape: int) -> LazyBuffer:
@@ -29,7 +24,7 @@ def slot(number: int, *shape: int) -> LazyBuffer:
 
 
 def test_a_kernel_is_run_on_whole_arrays() -> None:
-    made = only(graphs.softmax(leaf(3, 4)))
+    made = kernel_of(graphs.softmax(leaf(3, 4)))
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     out = np.empty((3, 4), np.float32)
     kernel.run(made, [out, x])
@@ -38,15 +33,15 @@ def test_a_kernel_is_run_on_whole_arrays() -> None:
 
 
 def test_equal_graphs_make_equal_kernels() -> None:
-    assert only(graphs.softmax(leaf(3, 4))) == only(graphs.softmax(leaf(3, 4)))
-    assert only(graphs.softmax(leaf(3, 4))) != only(graphs.softmax(leaf(3, 5)))
-    assert len({only(graphs.linear_relu(4, 5, 6)) for _ in range(3)}) == 1
+    assert kernel_of(graphs.softmax(leaf(3, 4))) == kernel_of(graphs.softmax(leaf(3, 4)))
+    assert kernel_of(graphs.softmax(leaf(3, 4))) != kernel_of(graphs.softmax(leaf(3, 5)))
+    assert len({kernel_of(graphs.linear_relu(4, 5, 6)) for _ in range(3)}) == 1
 
 
 def test_a_kernel_knows_no_device() -> None:
     there = lazy.data((3,), float32, "EMU")
     here = lazy.data((3,), float32, "CPU")
-    assert only(add(there, there)) == only(add(here, here))
+    assert kernel_of(add(there, there)) == kernel_of(add(here, here))
 
 
 @pytest.mark.parametrize(
@@ -60,16 +55,16 @@ def test_a_kernel_knows_no_device() -> None:
     ],
 )
 def test_a_name_says_what_the_kernel_does(root: LazyBuffer, name: str) -> None:
-    found = kernel.name(only(root))
+    found = kernel.name(kernel_of(root))
     assert found.isidentifier()
     assert set(found.split("_")) == set(name.replace("1x10", "10").split("_"))
 
 
 def test_a_kernel_prints_as_formulas() -> None:
-    text = str(only(graphs.linear_relu(4, 5, 6)))
+    text = str(kernel_of(graphs.linear_relu(4, 5, 6)))
     assert "max(" in text
     assert text.splitlines()[-1].startswith("slot0 = ")
-    scattered = stages.kernels_of(schedule([graphs.embedding_gradient(10, 6, 5)]))
+    scattered = stages.kernels(graphs.embedding_gradient(10, 6, 5))
     last = str(scattered[-1]).splitlines()[-1]
     assert last.startswith("slot0[")
     assert "=" in last

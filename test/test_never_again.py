@@ -23,7 +23,6 @@ from tinyml import Tensor, TinyJit, blame, config, lazy, nn, trace
 from tinyml.device import Device, open_device
 from tinyml.errors import NanError, OutOfMemoryError
 from tinyml.graph import toposort
-from tinyml.schedule import schedule
 
 Array = npt.NDArray[Any]
 HERE = Path(__file__).parent
@@ -169,7 +168,7 @@ def test_indices_beyond_31_bits_are_computed_in_64(target: Any) -> None:
     def counters(rows: int) -> set[str]:
         """The types of what is counted to copy `rows` times 3 * 2**20 elements."""
         spread = lazy.expand(graphs.leaf(3, 1, 1 << 20), (3, rows, 1 << 20))
-        (k,) = stages.kernels_of(schedule([lazy.contiguous(spread)]))
+        k = stages.kernel_of(lazy.contiguous(spread))
         source = stages.compile(k, target).source
         return set(re.findall(r"\b((?:int|long)(?: long)?) \w+ =", source))
 

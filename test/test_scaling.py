@@ -175,7 +175,7 @@ def test_scheduling(make: Callable[[int], list[LazyBuffer]]) -> None:
 @pytest.mark.parametrize("make", CHAINS, ids=lambda f: f.__name__)
 def test_lowering(make: Callable[[int], list[LazyBuffer]]) -> None:
     def lowered(n: int) -> int:
-        kernels = stages.kernels_of(schedule(make(n)))
+        kernels = stages.kernels(*make(n))
         return calls(lambda: [stages.compile(k, stages.C) for k in kernels])
 
     lowered(4)
@@ -190,7 +190,7 @@ def test_squares_of_squares_are_added_up(target: Target) -> None:
         x = leaf(6, 8)
         for _ in range(n):
             x = mul(x, x)
-        (k,) = stages.kernels_of(schedule([lazy.reduce_(Op.ADD, x, (0,))]))
+        k = stages.kernel_of(lazy.reduce_(Op.ADD, x, (0,)))
         return calls(lambda: compile(k, target))
 
     lowered(2)
@@ -233,7 +233,7 @@ def test_realizing_by_a_plan_that_is_known(shape: str, most: int) -> None:
     ids=["product", "softmax"],
 )
 def test_a_new_kernel_takes_few_calls(roots: list[LazyBuffer], most: int) -> None:
-    k = stages.kernels_of(schedule(roots))[-1]
+    k = stages.kernels(*roots)[-1]
     assert calls(lambda: compile(k, stages.C)) < most
 
 

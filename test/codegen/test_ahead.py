@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import stages
 from graphs import leaf
+from stages import kernel_of
 
 from tinyml import Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
@@ -18,17 +19,10 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind, optimize, parse
 from tinyml.codegen.target import Target
 from tinyml.kernel import Kernel
-from tinyml.lazy import LazyBuffer
-from tinyml.schedule import schedule
 
 SMALL = replace(stages.C, cache=1 << 10)
 HALF = replace(stages.C, cache=1 << 18)
 WIDE = replace(stages.C, vector_bytes=64, vector_registers=32)
-
-
-def kernel_of(root: LazyBuffer) -> Kernel:
-    (k,) = stages.kernels_of(schedule([root]))
-    return k
 
 
 def linear(k: Kernel, *opts: str) -> LinearKernel:
@@ -215,7 +209,7 @@ def test_short_rows_are_asked_for_long_before_if_they_come_from_memory() -> None
 def test_the_processor_is_not_disturbed_at_the_end() -> None:
     """The last row asks for what lies behind the buffer, which nobody answers."""
     roots = [graphs.softmax(leaf(3, 40))]
-    (k,) = stages.kernels_of(schedule(roots))
+    k = kernel_of(*roots)
     opts = [parse(text) for text in ("grid i0", "lanes j0 8", "ahead i0")]
     rng = np.random.default_rng(1)
     arrays = [np.zeros((3, 40), np.float32), rng.standard_normal((3, 40), np.float32)]

@@ -3,6 +3,7 @@
 import graphs
 import pytest
 import stages
+from stages import kernel_of
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -12,12 +13,6 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.dtype import by_name, int64
 from tinyml.kernel import Kernel
-from tinyml.schedule import schedule
-
-
-def of(x: Tensor) -> Kernel:
-    (k,) = stages.kernels_of(schedule([x.lazy]))
-    return k
 
 
 def linearized(k: Kernel) -> LinearKernel:
@@ -27,7 +22,9 @@ def linearized(k: Kernel) -> LinearKernel:
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_a_row_of_a_border_is_read_at_one_place(mode: str, dtype: str) -> None:
-    k = of(graphs.memory(4, 9, 40, dtype=by_name(dtype), device="CPU").pad((3, 2, 2, 3), mode=mode))
+    k = kernel_of(
+        graphs.memory(4, 9, 40, dtype=by_name(dtype), device="CPU").pad((3, 2, 2, 3), mode=mode)
+    )
     parts = linearized(k).parts
     found = [e for p in parts for i in p.instrs for v in values_of(i) for e in nodes(v)]
     choices = [e for e in found if isinstance(e, Select) and "i1" in str(e.valid)]
@@ -40,6 +37,6 @@ def test_a_row_of_a_border_is_read_at_one_place(mode: str, dtype: str) -> None:
 def test_rows_of_two_arrays_and_rows_that_are_numbers_stay_choices() -> None:
     x, y = (graphs.memory(4, 9, 40, device="CPU") for _ in range(2))
     for joined in (Tensor.cat([x[:, :2], y], dim=1), x.pad((0, 0, 2, 2), value=3)):
-        k = of(joined + 1)
+        k = kernel_of(joined + 1)
         assert not any("look" in str(part) for part in linearized(k).parts)
         stages.assert_made(k, stages.simulated(stages.C, None), 0)

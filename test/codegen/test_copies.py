@@ -6,7 +6,7 @@ import graphs
 import numpy as np
 import products
 import stages
-from products import kernel_of
+from stages import kernel_of
 
 from tinyml import Tensor, lazy
 from tinyml.codegen import linear as ir

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import stages
+from stages import kernels
 
 from tinyml import Tensor
 from tinyml.codegen import crop
@@ -22,7 +23,6 @@ from tinyml.codegen.target import Target
 from tinyml.index import Axis, Range, linear, moved
 from tinyml.kernel import Kernel
 from tinyml.program import Language
-from tinyml.schedule import schedule
 
 N = 130
 
@@ -59,10 +59,6 @@ MASKED: dict[str, Callable[[], Tensor]] = {
     "window": lambda: attention(near),
     "added": lambda: attention(lambda: below().where(0.0, -float("inf"))),
 }
-
-
-def kernels(made: Tensor) -> list[Kernel]:
-    return stages.kernels_of(schedule([made.lazy]))
 
 
 def cropped(k: Kernel, target: Target) -> list[ir.Begin]:
@@ -198,7 +194,7 @@ def test_gradients_of_masked_attention() -> None:
     n = 48
     q, k, v = (memory(1, 1, n, 8) for _ in range(3))
     out = q.scaled_dot_product_attention(k, v, is_causal=True)
-    found = stages.kernels_of(schedule([g.lazy for g in out.square().sum().gradient(q, k, v)]))
+    found = kernels(*out.square().sum().gradient(q, k, v))
     of_scores = [one for one in found if any(shape.count(n) > 1 for shape, _ in one.slots)]
     assert len(of_scores) >= len(found) - 1  # the sum of values times the result has none
     assert all(cropped(one, stages.C) for one in of_scores)

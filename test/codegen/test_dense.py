@@ -13,7 +13,6 @@ from tinyml.dtype import int32
 from tinyml.index import Axis, Linear, linear
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 
 LANE, STEP = Axis("v", 8), Axis("i", 5)
 
@@ -51,7 +50,7 @@ def test_what_reads_memory_or_is_alone_or_short_stays_as_it_is() -> None:
 def dropped(count: int) -> Kernel:
     with Tensor.train():
         x = graphs.memory(count, device="CPU").dropout(0.25)
-    return stages.kernels_of(schedule([x.lazy]))[-1]
+    return stages.kernels(x)[-1]
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
@@ -71,7 +70,7 @@ def test_random_words_that_neighbours_share_are_made_once(lanes: int, over: int)
 def test_random_words_of_rows_that_are_folded_first_are_made_once() -> None:
     with Tensor.train():
         x = graphs.memory(5, 64, device="CPU").softmax(-1).dropout(0.25)
-    k = stages.kernels_of(schedule([x.lazy]))[-1]
+    k = stages.kernels(x)[-1]
     opts = [parse(opt) for opt in ("lanes r0 8", "lanes j0 8", "unroll j0 4")]
     assert "spread_u32x8" in compile(k, stages.TARGETS["C"], opts).source
     stages.assert_made(k, stages.simulated(stages.TARGETS["C"], opts))

@@ -13,7 +13,6 @@ from products import product
 from tinyml.codegen.compile import compile
 from tinyml.dtype import bfloat16
 from tinyml.program import Program, translation_unit
-from tinyml.schedule import schedule
 
 GRAPHS = {
     "elementwise": lambda: graphs.elementwise(64, 100),
@@ -27,7 +26,7 @@ ENDINGS = {"C": "c", "CUDA": "cu"}
 
 
 def programs(name: str, dialect: str, plain: bool) -> tuple[Program, ...]:
-    kernels = stages.kernels_of(schedule([GRAPHS[name]()]))
+    kernels = stages.kernels(GRAPHS[name]())
     opts = [] if plain else None
     return tuple(compile(k, stages.TARGETS[dialect], opts, verify=True) for k in kernels)
 

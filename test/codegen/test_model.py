@@ -21,7 +21,6 @@ from tinyml.index import Axis, linear
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Language
-from tinyml.schedule import schedule
 
 CORE = Ceilings(
     flops=1e11,
@@ -34,7 +33,7 @@ LANES, UNROLL = OptKind.LANES, OptKind.UNROLL
 
 
 def kernel_of(node: LazyBuffer) -> Kernel:
-    return stages.kernels_of(schedule([node]))[-1]
+    return stages.kernels(node)[-1]
 
 
 def seconds(

@@ -11,6 +11,7 @@ import graphs
 import pytest
 import stages
 from graphs import leaf
+from stages import kernel_of
 
 from tinyml import kernel, lazy, trace
 from tinyml.cache import DiskCache
@@ -21,14 +22,7 @@ from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.program_cache import cached_program
 from tinyml.dtype import bool_, float32, float64, int32
 from tinyml.kernel import Kernel
-from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule import schedule
-
-
-def kernel_of(root: LazyBuffer) -> Kernel:
-    (k,) = stages.kernels_of(schedule([root]))
-    return k
 
 
 def plus(number: float) -> Kernel:

@@ -15,7 +15,6 @@ from tinyml.device import Device
 from tinyml.dtype import int32
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 
 Roots = list[LazyBuffer]
 
@@ -47,7 +46,7 @@ def on_a_machine(name: str, programs: list[Roots]) -> None:
     """All graphs compiled together, then each compared."""
     if not Device.available(name):
         pytest.skip(f"{name} does not answer")
-    kernels = [k for roots in programs for k in stages.kernels_of(schedule(roots))]
+    kernels = [k for roots in programs for k in stages.kernels(*roots)]
     for opts in (None, []):
         how = "plain" if opts == [] else "optimized"
         runner = stages.on_machine(name, kernels, opts)

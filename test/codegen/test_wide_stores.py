@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import stages
 from graphs import leaf
+from stages import kernel_of
 
 from tinyml import lazy
 from tinyml.codegen.choose.heuristic import choose
@@ -18,16 +19,9 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptError, OptKind, apply, optimize, parse
 from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int8
 from tinyml.kernel import Kernel
-from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 
 SMALL = replace(stages.C, last_cache=1 << 10)
-
-
-def kernel_of(root: LazyBuffer) -> Kernel:
-    (k,) = stages.kernels_of(schedule([root]))
-    return k
 
 
 def streamed(k: Kernel) -> list[bool]:

@@ -14,7 +14,6 @@ from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.graph import toposort
 from tinyml.merge import merged
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 from tinyml.schedule.associate import associate
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.simplify import simpler
@@ -130,7 +129,7 @@ def test_gradients_of_attention_read_weights_and_no_scores() -> None:
     if not Device.available("CPU"):
         pytest.skip("no C compiler")
     made = attention(device="CPU")
-    kernels = stages.kernels_of(schedule([tensor.lazy for tensor in made]))
+    kernels = stages.kernels(*made)
     nodes = [toposort([output.value for output in k.outputs]) for k in kernels]
     assert sum(isinstance(n, lazy.Map) and n.op is Op.EXP for each in nodes for n in each) == 1
     outputs = [len(k.outputs) for k in kernels]

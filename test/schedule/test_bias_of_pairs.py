@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import graphs
-import numpy as np
 import pytest
 import stages
 from attentions import (
@@ -15,13 +14,12 @@ from attentions import (
     QUERIES,
     TARGETS,
     Attention,
+    assert_trained,
     biased,
     distances,
     largest,
     memory,
-    shorten,
     stored,
-    trained,
     training,
 )
 from cards import CARD, compiled, on_emu
@@ -36,12 +34,8 @@ from tinyml.dtype import DType, bfloat16, float32
 from tinyml.kernel import Kernel
 from tinyml.lazy import Shape
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def looked_up(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
@@ -145,9 +139,7 @@ def test_gradients_of_a_bias_of_pairs_are_those_of_numpy(
     shapes = [*((batch, 2, n, 5) for n in (QUERIES, KEYS, KEYS)), shape]
     added = device == "EMU" and attend is looked_up  # by threads that make them
     most = 2 * QUERIES * KEYS if added else batch * 2 * QUERIES * KEYS + (batch == 1)
-    made, right = (trained(attend, d, shapes, most) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-4)
+    assert_trained(attend, device, shapes, most)
 
 
 @pytest.mark.parametrize("order", ThreadOrder)
@@ -158,7 +150,7 @@ def test_warps_add_up_a_table_of_what_they_multiply(batch: int, order: ThreadOrd
     y = looked_up(*given)
     grad = graphs.memory(*y.shape, dtype=bfloat16, device="EMU")
     roots = [y.lazy, *(g.lazy for g in (y * grad).sum().gradient(*given))]
-    (k,) = (k for k in stages.kernels_of(schedule(roots)) if k.outputs[0].index is not None)
+    (k,) = (k for k in stages.kernels(*roots) if k.outputs[0].index is not None)
     program = compile(k, CARD, verify=True)
     assert "add_product" in program.source
     stages.assert_made(k, on_emu(program, order), 2e-2)

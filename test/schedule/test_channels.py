@@ -10,7 +10,6 @@ import stages
 from tinyml import Tensor
 from tinyml.codegen.lower import lower
 from tinyml.dtype import bfloat16
-from tinyml.schedule import schedule
 from tinyml.schedule.layouts import channels_last
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.split import join_sums
@@ -33,7 +32,7 @@ def network(x: Tensor, first: Tensor, second: Tensor, **options: int) -> Tensor:
 
 
 def stored(*results: Tensor) -> list[tuple[int, ...]]:
-    kernels = stages.kernels_of(schedule([t.lazy for t in results]))
+    kernels = stages.kernels(*results)
     return [k.slots[o.slot][0] for k in kernels for o in k.outputs]
 
 
@@ -120,13 +119,13 @@ def test_few_rows_of_a_card_do_not_walk_all_images(
     """A warp would have each of 64 rows; or a thread, with jumps."""
     x = graphs.memory(*shape, device="EMU")
     y = (x - x.mean(axes, keepdim=True)).exp()
-    last = stages.kernels_of(schedule([y.lazy]))[-1]
+    last = stages.kernels(y)[-1]
     assert not any(one.folds for one in lower(last).nests)
 
 
 def test_columns_of_images_are_added_up_in_pieces_of_whole_rows() -> None:
     x = graphs.memory(32, 56, 56, 64, device="EMU")
-    first, *_ = stages.kernels_of(schedule([x.sum((0, 1, 2)).lazy]))
+    first, *_ = stages.kernels(x.sum((0, 1, 2)))
     written = first.slots[first.outputs[0].slot][0]
     assert [n for n in written if n > 1] == [32, 14, 64]
 
@@ -144,6 +143,6 @@ def test_a_cpu_adds_up_in_pieces_whose_steps_lie_side_by_side(
     shape: tuple[int, ...], axes: tuple[int, ...], pieces: list[int]
 ) -> None:
     """With pieces of the last axis a row would be a few numbers of each of all images."""
-    first, *_ = stages.kernels_of(schedule([graphs.memory(*shape, device="CPU").sum(axes).lazy]))
+    first, *_ = stages.kernels(graphs.memory(*shape, device="CPU").sum(axes))
     written = first.slots[first.outputs[0].slot][0]
     assert [n for n in written if n > 1] == pieces

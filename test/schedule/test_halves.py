@@ -6,22 +6,17 @@ from math import prod
 
 import numpy as np
 import pytest
-import stages
+from stages import kernels
 
 from tinyml import Device, Tensor
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.fragments import sides_of
 from tinyml.dtype import bfloat16, float32
-from tinyml.kernel import Kernel
 from tinyml.schedule import schedule
 
 
 def halves(*shape: int) -> Tensor:
     return Tensor(np.ones(shape, np.float32)).bfloat16().realize().requires_grad_()
-
-
-def kernels(*tensors: Tensor) -> list[Kernel]:
-    return stages.kernels_of(schedule([t.lazy for t in tensors]))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu", "silu", "softmax"])

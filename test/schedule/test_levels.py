@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import stages
-from attentions import KEYS, QUERIES, Attention, causal, memory, plain, shorten, training
+from attentions import KEYS, QUERIES, Attention, causal, memory, plain, training
 
 from tinyml import Tensor, lazy
 from tinyml.dtype import DType, bfloat16, float16, float32
@@ -17,11 +17,7 @@ from tinyml.schedule.levels import levels
 from tinyml.schedule.rewrite import rewritten
 
 HALVES = pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def counted(kernel: Kernel, op: Op) -> int:

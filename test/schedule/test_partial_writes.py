@@ -36,7 +36,7 @@ def given(device: str = "CPU") -> Tensor:
 
 def of_target(x: Tensor) -> list[Kernel]:
     """The kernels for x that touch as much as it has."""
-    kernels = stages.kernels_of(schedule([x.lazy]))
+    kernels = stages.kernels(x)
     return [k for k in kernels if cost(lower(k)).nbytes >= NUMBERS.nbytes]
 
 
@@ -46,7 +46,7 @@ def values(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 def touched(x: Tensor) -> int:
     """Bytes that the kernels for x read and write."""
-    return sum(cost(lower(k)).nbytes for k in stages.kernels_of(schedule([x.lazy])))
+    return sum(cost(lower(k)).nbytes for k in stages.kernels(x))
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -220,7 +220,7 @@ def test_of_several_values_for_one_place_the_last_stays(
     index = Tensor(part[-1], device=device).realize()
     x[(*part[:-1], index)] = Tensor(new, device=device).realize()
     if device == "CPU":
-        *_, last = stages.kernels_of(schedule([x.lazy]))
+        *_, last = stages.kernels(x)
         assert cost(lower(last)).nbytes < 2.2 * new.nbytes
     np.testing.assert_array_equal(x.numpy(), wanted)
 

@@ -10,11 +10,10 @@ from attentions import (
     QUERIES,
     TARGETS,
     Attention,
+    assert_trained,
     largest,
     memory,
     scores_of,
-    shorten,
-    trained,
     training,
 )
 
@@ -23,16 +22,11 @@ from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.graph import toposort
 from tinyml.lazy import Shape
-from tinyml.schedule import schedule
 from tinyml.schedule.parts import parts
 
 HEADS = 2
 SCORES = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def sinks(scores: Tensor, sink: Tensor) -> Tensor:
@@ -97,7 +91,7 @@ def test_no_row_of_scores_with_a_sink_is_stored(
 @EACH
 def test_a_result_alone_is_one_kernel(attend: Attention, shape: Shape) -> None:
     given = [memory(2, HEADS, n, 12) for n in (QUERIES, KEYS, KEYS)]
-    (k,) = stages.kernels_of(schedule([attend(*given, memory(*shape)).lazy]))
+    k = stages.kernel_of(attend(*given, memory(*shape)))
     stages.assert_right(k, 1e-4)
 
 
@@ -107,9 +101,7 @@ def test_gradients_of_sinks_are_those_of_numpy(
     attend: Attention, shape: Shape, device: str
 ) -> None:
     shapes = [*((2, HEADS, n, 5) for n in (QUERIES, KEYS, KEYS)), shape]
-    made, right = (trained(attend, d, shapes, HEADS * QUERIES * KEYS) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-4)
+    assert_trained(attend, device, shapes, HEADS * QUERIES * KEYS)
 
 
 def test_rows_that_are_wanted_are_not_taken_apart() -> None:

@@ -15,7 +15,7 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply, find
 from tinyml.kernel import Kernel
-from tinyml.schedule import pieces, schedule, split
+from tinyml.schedule import pieces, split
 
 Made = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
 
@@ -80,7 +80,7 @@ def numbers(made: Made, shape: tuple[int, ...], device: str) -> tuple[list[Kerne
     x, g = memory(*shape, device=device), memory(*shape, seed=2, device=device)
     w = memory(shape[-1], seed=1, device=device)
     found = made(x.requires_grad_(), w.requires_grad_(), g)
-    kernels = stages.kernels_of(schedule([y.lazy for y in found])) if device != "NUMPY" else []
+    kernels = stages.kernels(*found) if device != "NUMPY" else []
     Tensor.realize(*found)
     return kernels, [y.float() for y in found]
 
@@ -153,7 +153,7 @@ def test_sums_of_pieces_are_the_same_whatever_the_number_of_cores(
     """Nobody tells from the bits of a gradient how many threads there were."""
     monkeypatch.setattr(split, "TALL", 2048)
     x = memory(64, 384)
-    (k,) = stages.kernels_of(schedule([x.sum(0).lazy]))
+    k = stages.kernel_of(x.sum(0))
     found = []
     for cores in (1, 2, 8):
         arrays = [np.zeros(384, np.float32), x.numpy()]
@@ -168,7 +168,7 @@ def test_pieces_of_a_product_lie_apart(monkeypatch: pytest.MonkeyPatch, turned: 
     monkeypatch.setattr(split, "PIECE", 32)
     a, b = memory(5, 96), memory(96, 7, seed=1)
     made = (memory(96, 5).T if turned else a) @ b
-    first, second = stages.kernels_of(schedule([made.lazy]))
+    first, second = stages.kernels(made)
     assert [n for n in first.slots[0][0] if n > 1] == [
         3,
         5,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
+from stages import kernels
 
 from tinyml import Device, Tensor
 from tinyml.codegen.compile import compile
 from tinyml.dtype import DType, bfloat16, float32
-from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule, units
+from tinyml.schedule import units
 
 WIDE, DEEP = (40, 96), 96  # of what has rows; of its fold
 MADE: dict[str, Callable[..., Tensor]] = {  # of x, and of a number for each row
@@ -27,10 +27,6 @@ TOLERANCE = {float32: 1e-4, bfloat16: 2e-2}
 
 def memory(*shape: int, dtype: DType = float32, device: str = "EMU") -> Tensor:
     return Tensor(np.ones(shape, np.float32), device=device).cast(dtype).realize()
-
-
-def kernels(*made: Tensor) -> list[Kernel]:
-    return stages.kernels_of(schedule([t.lazy for t in made]))
 
 
 def stored(*made: Tensor) -> list[tuple[int, ...]]:

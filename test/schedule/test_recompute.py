@@ -14,14 +14,13 @@ from attentions import (
     QUERIES,
     TARGETS,
     Attention,
+    assert_trained,
     causal,
     largest,
     limit,
     memory,
     plain,
-    shorten,
     stored,
-    trained,
     training,
 )
 from cards import CARD, compiled, on_emu
@@ -36,14 +35,10 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import fuse, recompute, schedule
+from tinyml.schedule import fuse, recompute
 
 LIMITS = recompute.LIMITS  # of devices as they are
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -142,7 +137,7 @@ def test_products_of_products_that_are_made_again() -> None:
     x, w = memory(3, 40, 64, dtype=bfloat16), memory(64, 48, dtype=bfloat16)
     y = (x @ w).relu()
     gradients = (y @ y.transpose(1, 2)).square().mean().gradient(x, w)
-    for k in stages.kernels_of(schedule([g.lazy for g in gradients])):
+    for k in stages.kernels(*gradients):
         assert compile(k, CARD, verify=True).source
 
 
@@ -220,9 +215,7 @@ def test_gradients_of_heads_that_share_keys_are_those_of_numpy(
     attend: Attention, device: str
 ) -> None:
     shapes = [(2, heads, rows, 5) for heads, rows in ((6, 19), (2, 27), (2, 27))]
-    made, right = (trained(attend, d, shapes, 12 * 19 * 27) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-4, 1e-5)
+    assert_trained(attend, device, shapes, 12 * 19 * 27, 1e-4, 1e-5)
 
 
 @SHARED
@@ -238,7 +231,7 @@ def test_a_card_stores_nothing_of_shared_keys_that_is_much_larger_than_they_are(
         for h in (heads, groups, groups)
     )
     gradients = (attend(q, k, v) * graphs.memory(*q.shape, device="CUDA")).sum().gradient(q, k, v)
-    assert largest(stages.kernels_of(schedule([g.lazy for g in gradients]))) <= 8 * q.numel()
+    assert largest(stages.kernels(*gradients)) <= 8 * q.numel()
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
@@ -297,7 +290,7 @@ def test_tensor_cores_make_gradients_of_keys_and_values_one_by_one(
     )
     y = causal(q, k, v)
     gradients = (y * g.detach()).sum().gradient(q, k, v)
-    kernels = stages.kernels_of(schedule([y.lazy, *(x.lazy for x in gradients)]))
+    kernels = stages.kernels(y, *gradients)
     assert [len(kernel.outputs) for kernel in kernels] == [3, 1, 1, 1]
     for kernel in kernels:
         program = compile(kernel, CARD, verify=True)
@@ -309,9 +302,7 @@ def test_tensor_cores_make_gradients_of_keys_and_values_one_by_one(
 def test_a_card_trains_without_scores() -> None:
     """What its kernels make together is what numpy makes of the graph."""
     shapes = [(2, QUERIES, 3), (2, KEYS, 3), (2, KEYS, 5)]
-    made, right = (trained(causal, d, shapes, QUERIES * KEYS) for d in ("EMU", "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-4, 1e-5)
+    assert_trained(causal, "EMU", shapes, QUERIES * KEYS, 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("order", ThreadOrder)
@@ -362,7 +353,7 @@ def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
     given = [memory(1, rows, 16, dtype=bfloat16) for rows in (24, 1100, 1100)]
     y = attend(*given)
     gradients = y.float().square().sum().gradient(*given)
-    for k in stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)])):
+    for k in stages.kernels(y, *gradients):
         stages.assert_right(k, 0.04, CARD, cancels=True)  # powers are rounded in steps
 
 
@@ -384,7 +375,7 @@ def test_weights_that_are_wanted_are_stored() -> None:
     q, k, v = memory(1, QUERIES, 3), memory(1, KEYS, 3), memory(1, KEYS, 2)
     weights = (q @ k.transpose(-2, -1)).softmax(-1)
     gradients = (weights @ v * memory(1, QUERIES, 2)).sum().gradient(q, k, v)
-    kernels = stages.kernels_of(schedule([weights.lazy, *(g.lazy for g in gradients)]))
+    kernels = stages.kernels(weights, *gradients)
     assert largest(kernels) == QUERIES * KEYS
     assert stored(kernels, QUERIES * KEYS) == 1
 
@@ -405,9 +396,7 @@ def test_the_bits_that_drop_weights_are_made_again(
 @pytest.mark.parametrize("attend", [dropped, thinned])
 def test_gradients_of_dropped_weights_are_those_of_numpy(attend: Attention, device: str) -> None:
     shapes = [(2, 37, 5), (2, 41, 5), (2, 41, 9)]
-    made, right = (trained(attend, d, shapes, 37 * 41) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-4, 1e-5)
+    assert_trained(attend, device, shapes, 37 * 41, 1e-4, 1e-5)
 
 
 def test_a_lane_makes_the_bits_for_four_weights_at_once() -> None:
@@ -422,7 +411,7 @@ def test_a_lane_makes_the_bits_for_four_weights_at_once() -> None:
 
 def test_a_result_alone_is_one_kernel() -> None:
     y = plain(memory(1, QUERIES, 3), memory(1, KEYS, 3), memory(1, KEYS, 2))
-    assert len(stages.kernels_of(schedule([y.lazy]))) == 1
+    assert len(stages.kernels(y)) == 1
 
 
 def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -451,7 +440,7 @@ def test_weights_of_one_fold_are_not_stored(
     attend: Attention, dtype: DType, device: str, target: Target
 ) -> None:
     given = [graphs.memory(2, n, 3, dtype=dtype, device=device) for n in (64, 72, 72)]
-    (kernel,) = stages.kernels_of(schedule([attend(*given).lazy]))
+    kernel = stages.kernel_of(attend(*given))
     stages.assert_right(kernel, 2e-2 if dtype.is_half else 1e-4, target, cancels=True)
 
 
@@ -484,13 +473,11 @@ def test_gradients_of_weights_of_one_fold_are_those_of_numpy(
     attend: Attention, device: str
 ) -> None:
     shapes = [(2, 37, 5), (2, 41, 5), (2, 41, 9)]
-    made, right = (trained(attend, d, shapes, 2 * 37 * 41) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-3)
+    assert_trained(attend, device, shapes, 2 * 37 * 41, 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize("device", ["CPU", "EMU"])
 @pytest.mark.parametrize(("depth", "width"), [(64, 3), (3, 1025)])
 def test_products_that_are_small_or_wide_are_stored(depth: int, width: int, device: str) -> None:
     a, b, c = (graphs.memory(*s, device=device) for s in ((64, depth), (depth, 72), (72, width)))
-    assert len(stages.kernels_of(schedule([(a @ b @ c).lazy]))) == 2
+    assert len(stages.kernels(a @ b @ c)) == 2

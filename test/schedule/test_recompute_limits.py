@@ -35,7 +35,7 @@ def memory(*shape: int, device: str, dtype: DType = float32) -> Tensor:
 def stored(y: Tensor, *given: Tensor) -> int:
     """Elements of the largest array that a step of training has in memory."""
     gradients = y.square().sum().gradient(*given)
-    kernels = stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
+    kernels = stages.kernels(y, *gradients)
     return max(int(np.prod(shape)) for k in kernels for shape, _ in k.slots)
 
 
@@ -153,7 +153,7 @@ def test_products_whose_rows_nobody_leads_are_stored_until_they_are_large() -> N
     for rows, wanted in ((64, 64), (1024, 16)):
         x = memory(4, rows, 16, device="EMU")
         roots = [g.lazy for g in (x @ x.transpose(1, 2)).square().sum().gradient(x)]
-        kernels = stages.kernels_of(schedule(roots))
+        kernels = stages.kernels(*roots)
         assert max(prod(shape) for k in kernels for shape, _ in k.slots) == 4 * rows * wanted
 
 
@@ -162,6 +162,6 @@ def test_logits_of_which_a_loss_picks_one_a_row_are_stored_and_made_once() -> No
     tokens, words, depth = 8192, 50257, 768
     x, w = (memory(n, depth, device="EMU", dtype=bfloat16) for n in (tokens, words))
     loss = (x @ w.T).cross_entropy(graphs.memory(tokens, device="EMU", dtype=int32))
-    found = stages.kernels_of(schedule([loss.lazy, *(g.lazy for g in loss.gradient(x, w))]))
+    found = stages.kernels(loss, *loss.gradient(x, w))
     of_logits = {t for k in found for shape, t in k.slots if prod(shape) >= tokens * words}
     assert (len(found), of_logits) == (5, {bfloat16})

@@ -10,7 +10,6 @@ import stages
 
 from tinyml import Tensor, defaults, lazy
 from tinyml.graph import toposort
-from tinyml.schedule import schedule
 from tinyml.schedule.repeats import MOST, once
 
 
@@ -21,7 +20,7 @@ def leaf(*shape: int, device: str | None = None) -> Tensor:
 
 def folded(*wanted: Tensor) -> int:
     """How many elements all kernels together fold away."""
-    nodes = (n for k in stages.kernels_of(schedule([t.lazy for t in wanted])) for n in k.nodes)
+    nodes = (n for k in stages.kernels(*wanted) for n in k.nodes)
     return sum(n.sources[0].size for n in nodes if isinstance(n, lazy.Reduce))
 
 
@@ -34,10 +33,10 @@ def test_sums_along_memory_are_not_written_across_it() -> None:
     """Each sum of a row of w stands in a column of the gradient; those of columns of x in a row."""
     x, w = leaf(60, 40, device="CPU"), leaf(40, 50, device="CPU")
     across, along = (x @ w).sum().gradient(x, w)
-    sums, repeated = stages.kernels_of(schedule([across.lazy]))
+    sums, repeated = stages.kernels(across)
     assert [output.shape for output in sums.outputs] == [(1, 1, 40)]
     assert not any(isinstance(node, lazy.Reduce) for node in repeated.nodes)
-    assert len(stages.kernels_of(schedule([along.lazy]))) == 1
+    assert len(stages.kernels(along)) == 1
 
 
 def test_the_gradient_of_a_sum_of_a_convolution_reads_each_window_once() -> None:

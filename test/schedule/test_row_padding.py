@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
+from stages import kernels
 
 from tinyml import Device, Tensor, kernel
 from tinyml.codegen.compile import compile
@@ -18,7 +19,7 @@ from tinyml.dtype import DType, bfloat16, float32, int32
 from tinyml.kernel import Kernel
 from tinyml.program import Program
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import balance, schedule
+from tinyml.schedule import balance
 
 HOPPER = replace(CARD, warpgroups=True)
 TOKENS, DEPTH, WORDS = 70, 64, 323
@@ -44,10 +45,6 @@ def computed(device: str, dtype: DType = bfloat16, words: int = WORDS) -> list[T
     labels = np.arange(TOKENS, dtype=np.int32) * 7 % words
     given = [Tensor(a, device=device).cast(dtype).realize() for a in (x, w)]
     return trained(*given, Tensor(labels, device=device))
-
-
-def kernels(*results: Tensor) -> list[Kernel]:
-    return stages.kernels_of(schedule([tensor.lazy for tensor in results]))
 
 
 def wide(found: list[Kernel], tokens: int = TOKENS, words: int = WORDS) -> set[int]:

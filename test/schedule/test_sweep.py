@@ -10,13 +10,12 @@ from attentions import (
     QUERIES,
     TARGETS,
     Attention,
+    assert_trained,
     biased,
     distances,
     largest,
     memory,
     scores_of,
-    shorten,
-    trained,
     training,
 )
 
@@ -30,11 +29,7 @@ from tinyml.lazy import Shape
 
 HEADS = 2
 ALONG = {OptKind.ONLINE, OptKind.FRAGMENT}  # products that are nowhere stored
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def sloping(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Tensor:
@@ -112,6 +107,4 @@ def test_gradients_of_what_scores_share_are_those_of_numpy(
     attend: Attention, shape: Shape, device: str
 ) -> None:
     shapes = [*((2, HEADS, n, 5) for n in (QUERIES, KEYS, KEYS)), shape]
-    made, right = (trained(attend, d, shapes, HEADS * QUERIES * KEYS) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-4)
+    assert_trained(attend, device, shapes, HEADS * QUERIES * KEYS)

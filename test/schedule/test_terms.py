@@ -11,11 +11,10 @@ from attentions import (
     QUERIES,
     TARGETS,
     Attention,
+    assert_trained,
     largest,
     memory,
     scores_of,
-    shorten,
-    trained,
     training,
 )
 from cards import CARD
@@ -25,16 +24,12 @@ from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.graph import toposort
 from tinyml.lazy import Shape
-from tinyml.schedule import recompute, schedule, terms
+from tinyml.schedule import recompute, terms
 
 HEADS = 2
 LIMITS = recompute.LIMITS  # of devices as they are
 DEVICES = pytest.mark.parametrize(("device", "target"), [("CPU", stages.C), ("EMU", CARD)])
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten(monkeypatch)
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def weights(q: Tensor, k: Tensor) -> Tensor:
@@ -100,7 +95,7 @@ def test_a_result_is_a_kernel_for_each_term_and_no_scores(
     attend: Attention, shape: Shape, dtype: DType, device: str, target: Target
 ) -> None:
     given = [graphs.memory(*s, dtype=dtype, device=device) for s in sizes(12, 9, shape)]
-    kernels = stages.kernels_of(schedule([attend(*given).lazy]))
+    kernels = stages.kernels(attend(*given))
     assert len(kernels) == (3 if attend is three else 2)
     assert largest(kernels) == 2 * HEADS * KEYS * 12
     for k in kernels:
@@ -130,9 +125,7 @@ def test_training_stores_no_scores(attend: Attention, dtype: DType, target: Targ
 @pytest.mark.parametrize("device", ["CPU", "EMU"])
 def test_gradients_are_those_of_numpy(attend: Attention, device: str) -> None:
     most = 2 * HEADS * QUERIES * KEYS
-    made, right = (trained(attend, d, sizes(5, 7, (1,)), most) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-4)
+    assert_trained(attend, device, sizes(5, 7, (1,)), most)
 
 
 def apart(*wanted: Tensor) -> bool:
@@ -170,4 +163,4 @@ def test_of_short_rows_one_term_is_stored(
     monkeypatch.setattr(recompute, "LIMITS", LIMITS)
     shapes = *((rows, 8) for _ in range(5)), (1,)
     y = different(*(graphs.memory(*shape, device=device) for shape in shapes))
-    assert largest(stages.kernels_of(schedule([y.lazy]))) == rows * (rows if stored else 8)
+    assert largest(stages.kernels(y)) == rows * (rows if stored else 8)

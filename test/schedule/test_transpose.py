@@ -9,7 +9,6 @@ import pytest
 import stages
 
 from tinyml import Tensor
-from tinyml.schedule import schedule
 
 
 def given(*shape: int, device: str = "CPU") -> Tensor:
@@ -53,7 +52,7 @@ def test_products_are_stored_as_they_are_read(name: str, device: str) -> None:
     read, stored = READ[name]
     made = read(product(device))
     if device != "NUMPY":
-        first = stages.kernels_of(schedule([tensor.lazy for tensor in made]))[0]
+        first = stages.kernels(*made)[0]
         written = first.slots[first.outputs[0].slot][0]
         assert tuple(size for size in written if size > 1) == stored
     for mine, right in zip(made, read(product("NUMPY")), strict=True):
@@ -67,7 +66,7 @@ def test_gradients_of_attention_are_put_side_by_side_as_they_lie() -> None:
     q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))
     y = q.scaled_dot_product_attention(k, v).transpose(1, 2).reshape(2, 9, 24)
     (gradient,) = y.square().sum().gradient(x)
-    shapes = [shape for k in stages.kernels_of(schedule([gradient.lazy])) for shape, _ in k.slots]
+    shapes = [shape for k in stages.kernels(gradient) for shape, _ in k.slots]
     read = [tuple(size for size in shape if size > 1) for shape in shapes]
     assert read.count((2, 9, 4, 6)) >= 6
     assert (2, 4, 9, 6) not in read

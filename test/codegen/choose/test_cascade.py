@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import stages
 from graphs import memory
+from stages import kernel_of
 
 from tinyml import Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
@@ -17,7 +18,6 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.kernel import Kernel, Output
-from tinyml.schedule import schedule
 
 SIZES = [
     (1, 2, 5, 3, 2),
@@ -26,11 +26,6 @@ SIZES = [
     (2, 2, 40, 7, 8),
     (1, 1, 101, 65, 24),
 ]
-
-
-def attention_kernel(*made: Tensor) -> Kernel:
-    (k,) = stages.kernels_of(schedule([t.lazy for t in made]))
-    return k
 
 
 def assert_right(k: Kernel, tolerance: float = 2e-5) -> None:
@@ -50,30 +45,30 @@ def queries(size: tuple[int, ...], dtype: DType = float32) -> list[Tensor]:
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_any_size(size: tuple[int, ...], causal: bool) -> None:
     q, k, v = queries(size)
-    assert_right(attention_kernel(q.scaled_dot_product_attention(k, v, is_causal=causal)))
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal)))
 
 
 def test_a_mask_that_is_added() -> None:
     q, k, v = queries((1, 2, 19, 21, 8))
     mask = memory(19, 21)
-    assert_right(attention_kernel(q.scaled_dot_product_attention(k, v, attn_mask=mask)))
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, attn_mask=mask)))
 
 
 def test_halves() -> None:
     q, k, v = queries((1, 2, 19, 21, 8), bfloat16)
-    assert_right(attention_kernel(q.scaled_dot_product_attention(k, v)), 2e-2)
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v)), 2e-2)
 
 
 def test_heads_that_share_keys() -> None:
     q, _, _ = queries((1, 4, 19, 19, 8))
     _, k, v = queries((1, 2, 19, 19, 8))
-    assert_right(attention_kernel(q.scaled_dot_product_attention(k, v, enable_gqa=True)))
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, enable_gqa=True)))
 
 
 def test_queries_keys_and_values_in_one_buffer() -> None:
     """A slot that is read in three ways is packed in each of them by itself."""
     all_three = memory(2, 19, 3, 2, 8).permute(2, 0, 3, 1, 4)
-    k = attention_kernel(all_three[0].scaled_dot_product_attention(all_three[1], all_three[2]))
+    k = kernel_of(all_three[0].scaled_dot_product_attention(all_three[1], all_three[2]))
     opts, _ = choose(lower(k), stages.C)
     assert sum(opt.kind is OptKind.STAGE for opt in opts) == 2
     assert_right(k)
@@ -83,14 +78,14 @@ def test_a_sum_of_other_powers_is_a_cascade_too() -> None:
     """Nothing knows of softmax: squares, divided by their largest, weigh the values."""
     q, k, v = queries((1, 1, 19, 21, 8))
     likeness = (q @ k.transpose(-2, -1)).square()
-    assert_right(attention_kernel((likeness / likeness.max(-1, keepdim=True)) @ v))
+    assert_right(kernel_of((likeness / likeness.max(-1, keepdim=True)) @ v))
 
 
 def test_what_is_made_of_a_kept_value_is_staged_when_that_is_filled() -> None:
     """As in the gradient of a weight before a normalisation over the batch."""
     h, w, x = memory(32, 8), memory(4, 8), memory(32, 16)
     d = (h @ w.T).softmax(1) @ w
-    assert_right(attention_kernel((d + (d * h).sum(0)).T @ x))
+    assert_right(kernel_of((d + (d * h).sum(0)).T @ x))
 
 
 def test_what_a_stack_does_not_hold_is_allocated() -> None:
@@ -100,7 +95,7 @@ def test_what_a_stack_does_not_hold_is_allocated() -> None:
     made = Tensor(q, device="CPU").scaled_dot_product_attention(
         *(Tensor(x, device="CPU") for x in (k, v))
     )
-    (one,) = stages.kernels_of(schedule([made.lazy]))
+    one = kernel_of(made)
     target = stages.device("CPU").target
     assert target is not None
     assert "large(" in compile(one, target).source

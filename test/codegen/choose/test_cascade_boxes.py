@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from cards import compiled, instructions
-from cascades import HOPPER, agree, assert_deferred, given, kernels
+from cascades import HOPPER, agree, assert_deferred, given
 from graphs import memory
+from stages import kernel_of
 
 from tinyml import Tensor
 from tinyml.codegen.choose import cuda_cascade
@@ -33,8 +34,7 @@ def attention(
 ) -> Kernel:
     b, h, n, m, d = size
     q, k, v = given(b, h, n, m, d, dtype)
-    (made,) = kernels([q.scaled_dot_product_attention(k, v, meets, is_causal=causal)])
-    return made
+    return kernel_of(q.scaled_dot_product_attention(k, v, meets, is_causal=causal))
 
 
 def assert_by_boxes(text: str) -> None:
@@ -82,7 +82,7 @@ def test_rows_have_steps_of_their_own(offset: int) -> None:
 def test_heads_that_share_keys() -> None:
     q = memory(1, 4, 256, 128, dtype=bfloat16, device="EMU")
     k, v = (memory(1, 2, 600, 128, dtype=bfloat16, device="EMU") for _ in range(2))
-    (made,) = kernels([q.scaled_dot_product_attention(k, v, enable_gqa=True)])
+    made = kernel_of(q.scaled_dot_product_attention(k, v, enable_gqa=True))
     assert_by_boxes(agree(made))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
+from stages import kernels
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -24,7 +24,6 @@ from tinyml.device import Device
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 BUSY = replace(CARD, cores=1)  # where few blocks are enough, each has many warps
 
@@ -35,10 +34,6 @@ memory = partial(graphs.memory, device="EMU")
 def given(b: int, h: int, n: int, m: int, d: int, dtype: DType = bfloat16) -> list[Tensor]:
     """Queries, keys and values."""
     return [memory(b, h, rows, d, dtype=dtype) for rows in (n, m, m)]
-
-
-def kernels(made: Tensor) -> list[Kernel]:
-    return stages.kernels_of(schedule([made.lazy]))
 
 
 def one_kernel(made: Tensor) -> Kernel:
@@ -191,7 +186,7 @@ def test_what_is_copied_ahead_is_copied_from_the_first_step_on(
     out = q.scaled_dot_product_attention(k, v, attn_mask=meets)
     texts = []
     loss = (out * memory(*out.shape, dtype=bfloat16)).sum()
-    for made in kernels_of_all(loss.gradient(q, k, v)):
+    for made in kernels(*loss.gradient(q, k, v)):
         program = compile(made, BUSY, verify=True)
         if OptKind.FRAGMENT in {opt.kind for opt in choose(lower(made), BUSY)[0]}:
             texts.append(program.source)
@@ -201,7 +196,3 @@ def test_what_is_copied_ahead_is_copied_from_the_first_step_on(
     begun = [text for text in texts if re.search(r"for \(int r0 = (?!0)", text)]
     assert all("tinyml_cp_async16" in text for text in begun)
     assert len(begun) == len(texts) - (window is None)
-
-
-def kernels_of_all(made: Sequence[Tensor]) -> list[Kernel]:
-    return stages.kernels_of(schedule([one.lazy for one in made]))

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from cards import compiled, instructions
-from cascades import HOPPER, agree, assert_deferred, given, kernels
+from cascades import HOPPER, agree, assert_deferred, given
 from graphs import memory
+from stages import kernel_of, kernels
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -35,7 +36,7 @@ from tinyml.runtime.emu import ThreadOrder
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_attention(size: tuple[int, ...], dtype: DType, causal: bool) -> None:
     q, k, v = given(*size, dtype)
-    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal))
     text = agree(made, [*ThreadOrder])
     assert text.count("tinyml_wgmma_wait<0>()") == 2  # scores, and what they are multiplied by
 
@@ -63,7 +64,7 @@ def test_two_warpgroups_share_copies_but_of_few_rows_or_some_with_steps_of_their
     heads: int, rows: int, causal: bool, threads: int
 ) -> None:
     q, k, v = given(1, heads, rows, 512, 64, bfloat16)
-    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal))
     assert compile(made, HOPPER).block == (1, threads, 1)
 
 
@@ -72,7 +73,7 @@ def test_a_warpgroup_has_its_own_copies_where_they_are_multiplied_often() -> Non
     q, k, v = given(1, 64, 512, 512, 128, bfloat16)
     out = q.scaled_dot_product_attention(k, v)
     loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
-    made = kernels([out, *loss.gradient(q, k, v)])
+    made = kernels(out, *loss.gradient(q, k, v))
     by_groups = [p for p in (compile(k, HOPPER) for k in made) if "wgmma" in p.source]
     assert len(by_groups) == 3  # means; gradients of queries; of keys and values
     assert all(p.block == (1, 128, 1) for p in by_groups)
@@ -82,7 +83,7 @@ def test_a_warpgroup_has_its_own_copies_where_they_are_multiplied_often() -> Non
 def test_the_largest_is_scaled_and_not_each_score(causal: bool) -> None:
     """Powers take the scale with the logarithm of their base."""
     q, k, v = given(1, 2, 256, 256, 64, bfloat16)
-    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal))
     text = compile(made, HOPPER).source
     powers = [line for line in text.splitlines() if "rough_exp_of_sum" in line]
     assert sum(line.count("0.125f") for line in powers) > 32
@@ -104,7 +105,7 @@ def test_what_two_products_read_lies_there_once() -> None:
 @pytest.mark.parametrize(("depth", "registers"), [(64, 128), (256, 255)])
 def test_registers_suffice(depth: int, registers: int, tmp_path: Path) -> None:
     q, k, v = given(8, 16, 4096, 4096, depth, bfloat16)
-    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=True)])
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
     program = compile(made, replace(HOPPER, cores=132))
     resources, cubin = compiled(program, "sm_90a", tmp_path)
     assert resources.registers <= registers  # two blocks on a multiprocessor
@@ -174,7 +175,7 @@ def test_nothing_is_deferred_where_fewer_blocks_would_have_room() -> None:
 def test_what_a_step_folds_begins_with_its_first_value() -> None:
     """Nothing is compared with -inf, or added to 0, but the two rows that a thread has of all."""
     q, k, v = given(1, 2, 256, 256, 64, bfloat16)
-    (made,) = kernels([q.scaled_dot_product_attention(k, v)])
+    made = kernel_of(q.scaled_dot_product_attention(k, v))
     text = agree(made)
     assert len(re.findall(r"float acc\d+ = -__int_as_float", text)) == 2
     assert len(re.findall(r"float acc\d+ = 0.0f", text)) == 2
@@ -184,7 +185,7 @@ def test_powers_of_masked_scores_take_the_scale_with_the_logarithm_of_their_base
     q, k, v = given(1, 2, 256, 256, 64, bfloat16)
     out = q.scaled_dot_product_attention(k, v, is_causal=True)
     loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
-    *_, of_queries, of_both = kernels([out, *loss.gradient(q, k, v)])
+    *_, of_queries, of_both = kernels(out, *loss.gradient(q, k, v))
     for made in (of_queries, of_both):
         text = agree(made)
         assert text.count("rough_exp_of_sum(") == 32
@@ -195,7 +196,7 @@ def test_powers_of_masked_scores_take_the_scale_with_the_logarithm_of_their_base
 def test_lanes_bring_their_sums_together_behind_the_loop(causal: bool) -> None:
     """At each step they have to agree about the largest alone."""
     q, k, v = given(1, 2, 256, 256, 64, bfloat16)
-    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal))
     text = agree(made, [*ThreadOrder])
     assert text.index("across<combine_max") < text.rindex("tinyml_wgmma_wait")
     assert text.index("across<combine_add") > text.rindex("tinyml_wgmma_wait")

@@ -19,7 +19,6 @@ from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.dtype import bfloat16
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 AMPERE = replace(CARD, cores=108, cache=163 << 10, capability=80)
 WAYS = "forward", "image", "weights"  # what is made: a result, or a gradient
@@ -41,8 +40,7 @@ def convolution(made: str, images: int, channels: int, size: int, stride: int = 
     else:
         (y,) = y.gradient(x if made == "image" else w, gradient=image(*y.shape))
         y = y.permute(0, 2, 3, 1).contiguous()
-    (k,) = stages.kernels_of(schedule([y.lazy]))
-    return k
+    return stages.kernel_of(y)
 
 
 @pytest.mark.skipif(not Device.available("EMU"), reason="no C++ compiler")

@@ -13,7 +13,8 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
-from products import TOLERANCE, kernel_of, product
+from products import TOLERANCE, product
+from stages import kernel_of
 
 from tinyml import Device, Tensor, defaults, kernel, lazy
 from tinyml.codegen.choose.heuristic import choose
@@ -238,7 +239,7 @@ def convolved(
         if weights:
             upstream = graphs.memory(*y.shape, dtype=dtype, device="EMU")
             (y,) = y.gradient(w, gradient=upstream)
-        return stages.kernels_of(schedule([y.lazy]))[0]
+        return stages.kernels(y)[0]
 
     return made
 
@@ -345,7 +346,7 @@ def test_narrow_images_are_tiles_of_products(dtype: DType) -> None:
         Tensor.zeros(*s, device="EMU").cast(dtype).contiguous().realize()
         for s in ((8, 64, 14, 14), (64, 64, 3, 3))
     )
-    (k,) = stages.kernels_of(schedule([x.conv2d(w, padding=1).lazy]))
+    k = kernel_of(x.conv2d(w, padding=1))
     opts, _ = choose(lower(k), CARD)
     assert [opt.kind for opt in opts].count(OptKind.COLLAPSE) >= 3
     source = compile(k, CARD).source
@@ -362,7 +363,7 @@ def images(*shape: int, weights: bool, stride: int = 1, dtype: DType = bfloat16)
     y = x.conv2d(w, padding=1, stride=stride)
     if weights:
         (y,) = y.gradient(w, gradient=graphs.memory(*y.shape, dtype=dtype, device="EMU"))
-    (k,) = stages.kernels_of(schedule([y.lazy]))
+    k = kernel_of(y)
     return compile(k, replace(CARD, cores=108, cache=163 << 10, capability=80))
 
 
@@ -480,7 +481,7 @@ def with_epilogue(made: Callable[[Tensor, Tensor], Tensor]) -> Program:
     with defaults(device="EMU"), Tensor.train():
         given = (Tensor(np.zeros(s, np.float32)) for s in ((512, 64), (64, 512), (512, 512)))
         a, b, x = (t.bfloat16().realize() for t in given)
-        (k,) = stages.kernels_of(schedule([made(a @ b, x).lazy]))
+        k = kernel_of(made(a @ b, x))
     return compile(k, replace(CARD, cores=4))
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import stages
 from graphs import leaf
-from products import convolution, kernel_of
+from products import convolution
+from stages import kernel_of
 
 from tinyml import Tensor, lazy
 from tinyml.codegen.choose.chooser import contraction_of

@@ -24,13 +24,12 @@ from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, optimize
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 memory = partial(graphs.memory, device="EMU")
 
 
 def kernels_of(made: Tensor) -> list[Kernel]:
-    return list(stages.kernels_of(schedule([made.lazy])))
+    return list(stages.kernels(made))
 
 
 def kernel_of(made: Tensor) -> Kernel:
@@ -148,7 +147,7 @@ def test_a_processor_stores_scores_of_one_query() -> None:
 def test_weights_that_are_wanted_are_stored() -> None:
     q, k, v = (memory(2, n, 32) for n in (1, 20000, 20000))
     weights = (q @ k.transpose(-2, -1)).softmax(-1)
-    assert len(stages.kernels_of(schedule([weights.lazy, (weights @ v).lazy]))) > 1
+    assert len(stages.kernels(weights, weights @ v)) > 1
 
 
 def test_the_cost_model_reads_it() -> None:

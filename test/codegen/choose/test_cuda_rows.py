@@ -9,7 +9,7 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
-from products import kernel_of
+from stages import kernel_of
 
 from tinyml import Device
 from tinyml.codegen.choose.heuristic import choose
@@ -19,18 +19,16 @@ from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.dtype import DType, bfloat16, float32, int64
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 
 def loss(rows: int, classes: int, dtype: DType) -> Kernel:
     """Of each row: what a cross-entropy reads its scores for."""
     scores = graphs.memory(rows, classes, dtype=dtype, device="EMU").cast("float32")
-    (k,) = stages.kernels_of(schedule([scores.logsumexp(1).lazy]))
-    return k
+    return kernel_of(scores.logsumexp(1))
 
 
 def running(rows: int, width: int) -> list[Kernel]:
-    return stages.kernels_of(schedule([graphs.memory(rows, width, device="EMU").cumsum(1).lazy]))
+    return stages.kernels(graphs.memory(rows, width, device="EMU").cumsum(1))
 
 
 def test_an_element_of_a_long_row_of_halves_takes_few_instructions(tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_a_long_row_is_walked_twice_rather_than_copied(
     (gradient,) = scores.cross_entropy(graphs.memory(4096, dtype=int64, device="EMU")).gradient(
         scores
     )
-    k = max(stages.kernels_of(schedule([gradient.lazy])), key=lambda k: len(str(k)))
+    k = max(stages.kernels(gradient), key=lambda k: len(str(k)))
     program = compile(k, CARD)
     assert not program.shared
     assert program.block[0] == threads

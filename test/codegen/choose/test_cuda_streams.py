@@ -15,7 +15,7 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
-from products import kernel_of
+from stages import kernel_of
 
 from tinyml import Device, Tensor, defaults, lazy
 from tinyml.codegen.choose import cuda
@@ -29,7 +29,6 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.program import Program
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 SMALL = replace(CARD, cores=1)  # for which little is much
 
@@ -92,7 +91,7 @@ def labelled(rows: int, width: int, dtype: DType) -> list[Kernel]:
     scores = graphs.memory(rows, width, dtype=dtype, device="EMU").requires_grad_()
     loss = scores.cross_entropy(graphs.memory(rows, dtype=int64, device="EMU"))
     (gradient,) = loss.gradient(scores)
-    return stages.kernels_of(schedule([loss.lazy, gradient.lazy]))
+    return stages.kernels(loss, gradient)
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
@@ -202,7 +201,7 @@ def test_losses_of_long_rows_take_no_shared_memory(width: int, dtype: DType) -> 
     """Where no gradient is made, nothing is read again."""
     scores, labels = graphs.memory(512, width, dtype=dtype), graphs.memory(512, dtype=int64)
     loss = scores.cross_entropy(labels, reduction="none")
-    (k,) = stages.kernels_of(schedule([loss.lazy]))
+    k = kernel_of(loss)
     program = compile(k, CARD)
     read = re.findall(r"\*\)\(slot\d \+ .*?\)", program.source.partition('extern "C"')[2])
     assert not program.shared
@@ -295,7 +294,7 @@ def test_sums_down_the_same_columns_are_made_together() -> None:
     """As a layernorm's gradients of weight and bias are: by whole vectors, and parts of columns."""
     with defaults(device="EMU"):
         x, g = (Tensor(np.zeros((600, 64), np.float32)).realize() for _ in range(2))
-    (k,) = stages.kernels_of(schedule([(x * g).sum(0).lazy, g.sum(0).lazy]))
+    k = kernel_of((x * g).sum(0), g.sum(0))
     opts, _ = choose(lower(k), CARD)
     assert {OptKind.LANES, OptKind.GRID} <= {opt.kind for opt in opts}
     assert "comes_last(" in compile(k, CARD).source
@@ -323,7 +322,7 @@ def test_what_is_asked_of_a_row_is_asked_once() -> None:
         scores = Tensor(np.zeros((40, 512), np.float32)).requires_grad_()
         loss = scores.sparse_categorical_crossentropy(labels)
         (gradient,) = loss.gradient(scores)
-    for k in stages.kernels_of(schedule([gradient.lazy])):
+    for k in stages.kernels(gradient):
         source = compile(k, CARD).source.partition('extern "C"')[2]
         assert source.count("require<") <= 1
 
@@ -340,5 +339,5 @@ def test_what_lines_of_a_row_and_of_two_are_walked_along_is_shared_out_once() ->
     x, w = leaf(3, 1, 17), leaf(3, 2, 17)
     whole = graphs.total(x, 2)
     once = graphs.mul(x, lazy.expand(whole, x.shape))
-    (k,) = stages.kernels_of(schedule([once, graphs.mul(lazy.expand(whole, w.shape), w)]))
+    k = kernel_of(once, graphs.mul(lazy.expand(whole, w.shape), w))
     stages.assert_right(k, target=CARD)

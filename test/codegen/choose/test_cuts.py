@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import stages
 from graphs import memory
+from stages import kernel_of
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -18,7 +19,6 @@ from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
 from tinyml.dtype import DType, bfloat16, float32, int8
 from tinyml.kernel import Kernel
-from tinyml.schedule import schedule
 
 
 def rotated(x: Tensor) -> Tensor:
@@ -34,11 +34,6 @@ JOINED: dict[str, Callable[[], Tensor]] = {
     "long": lambda: Tensor.cat(memory(70001), memory(50003)),
     "halves": lambda: rotated(memory(6, 10, 64)) * memory(10, 64),
 }
-
-
-def kernel_of(made: Tensor) -> Kernel:
-    (k,) = stages.kernels_of(schedule([made.lazy]))
-    return k
 
 
 def read(k: Kernel) -> list[Expr]:
@@ -86,7 +81,7 @@ def test_more_arrays_than_pieces_are_right() -> None:
     stages.assert_right(kernel_of(Tensor.cat(*(memory(4, 130) for _ in range(30)))), 0)
     x = memory(3, 90)
     columns = [x[:, n : n + 1] for n in reversed(range(90))]
-    for k in stages.kernels_of(schedule([Tensor.cat(*columns, dim=1).lazy])):
+    for k in stages.kernels(Tensor.cat(*columns, dim=1)):
         stages.assert_right(k, 0)
 
 

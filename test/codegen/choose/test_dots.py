@@ -15,13 +15,12 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.kernel import Kernel
-from tinyml.schedule import schedule
 
 
 def product(m: int, depth: int, n: int) -> Kernel:
     """Of a matrix and a transposed one: both lie along the fold."""
     right = lazy.permute(leaf(n, depth), (1, 0))
-    return stages.kernels_of(schedule([graphs.matmul(leaf(m, depth), right)]))[-1]
+    return stages.kernels(graphs.matmul(leaf(m, depth), right))[-1]
 
 
 def lanes(k: Kernel) -> list[str]:

@@ -20,7 +20,6 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 
 ONE = replace(stages.C, cores=1)
 WIDE = replace(ONE, vector_bytes=64, vector_registers=32)
@@ -28,7 +27,7 @@ WIDE = replace(ONE, vector_bytes=64, vector_registers=32)
 
 def plain(m: int, k: int, n: int) -> LoopNest:
     root = graphs.matmul(leaf(m, k), leaf(k, n))
-    return lower(stages.kernels_of(schedule([root]))[-1])
+    return lower(stages.kernels(root)[-1])
 
 
 def chosen(m: int, k: int, n: int, target: stages.Target = ONE) -> list[Opt]:
@@ -55,7 +54,7 @@ def test_rows_that_lie_side_by_side_are_not_packed_where_lines_of_them_stay_clos
     two = replace(WIDE, cores=2)
     for size, target, packs in ((640, two, 1), (1280, two, 1), (1024, stages.C, 2)):
         root = graphs.matmul(lazy.permute(leaf(1024, size), (1, 0)), leaf(1024, size))
-        (k,) = stages.kernels_of(schedule([root]))
+        k = stages.kernel_of(root)
         tiles = [tile for one in choose(lower(k), target)[1].nests for tile in one.tiles]
         assert len([tile for tile in tiles if tile.copies]) == packs
 
@@ -67,7 +66,7 @@ def test_columns_that_lie_apart_are_not_packed_for_rows_that_lie_side_by_side():
 
 def test_columns_are_packed_if_they_are_rows_too():
     x = leaf(52, 300)
-    (k,) = stages.kernels_of(schedule([graphs.matmul(x, lazy.permute(x, (1, 0)))]))
+    k = stages.kernel_of(graphs.matmul(x, lazy.permute(x, (1, 0))))
     opts, nest = choose(lower(k), ONE)
     assert OptKind.STAGE in [opt.kind for opt in opts]
     assert len(nest.nests[0].tiles) == 1
@@ -84,7 +83,7 @@ def test_the_last_panel_is_masked_where_little_is_lost(columns: int, padded: lis
 
 def test_what_is_beyond_the_last_column_is_not_stored():
     root = graphs.matmul(leaf(48, 64), leaf(64, 509))
-    (k,) = stages.kernels_of(schedule([root]))
+    k = stages.kernel_of(root)
     stages.assert_right(k, 1e-4, WIDE)
 
 
@@ -141,7 +140,7 @@ def test_rows_of_large_factors_are_asked_for_while_others_are_multiplied():
     assert rows(chosen(2048, 512, 64, WIDE))
     assert not rows(chosen(64, 64, 8192, WIDE))
     assert not rows(chosen(2048, 512, 64))
-    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(220, 600), leaf(600, 64))]))
+    k = stages.kernel_of(graphs.matmul(leaf(220, 600), leaf(600, 64)))
     assert rows(choose(lower(k), WIDE)[0])
     stages.assert_right(k, 1e-4, WIDE)
 
@@ -186,7 +185,7 @@ def test_lanes_lie_where_the_fold_does_not_jump_though_results_are_stored_apart(
 ):
     """As in attention's gradients: weights are read by columns, for few columns of results."""
     root = graphs.matmul(lazy.permute(leaf(depth, rows), (1, 0)), leaf(depth, 32))
-    (k,) = stages.kernels_of(schedule([root]))
+    k = stages.kernel_of(root)
     opts = choose(lower(k), ONE)[0]
     assert of(opts, OptKind.LANES, lane) == [stages.C.vector_bytes // 4]
 
@@ -207,7 +206,7 @@ def test_lanes_do_not_lie_where_pairs_would_be_put_together_of_twice_as_many_num
     """As of weights along the channels of results: those of a pair are places of a window apart."""
     images, weights = Tensor.ones(2, 16, 16, 16), Tensor.ones(32, 16, 3, 3)
     x, w = (t.cast("bfloat16").realize() for t in (images, weights))
-    (k,) = stages.kernels_of(schedule([x.conv2d(w, stride=2, padding=1).lazy]))
+    k = stages.kernel_of(x.conv2d(w, stride=2, padding=1))
     opts = choose(lower(k), replace(stages.C, pairs=True))[0]
     assert OptKind.PAIR in [opt.kind for opt in opts]
     assert of(opts, OptKind.LANES, "i3") == [8]
@@ -223,7 +222,7 @@ def test_few_rows_pass_over_a_matrix_as_it_lies():
 def test_what_is_heavy_is_done_with_one_register_tile_after_the_other():
     sums = graphs.matmul(leaf(50, 24), leaf(24, 64))
     functions = [lazy.map_(Op.EXP, lazy.map_(op, sums)) for op in (Op.NEG, Op.TANH, Op.SIN)]
-    (k,) = stages.kernels_of(schedule(functions))
+    k = stages.kernel_of(*functions)
     opts = choose(lower(k), ONE)[0]
     assert of(opts, OptKind.BLOCK, "r0") == [24]
     assert of(opts, OptKind.PEEL, "i0") == [5]
@@ -234,7 +233,7 @@ def test_what_is_heavy_is_done_with_one_register_tile_after_the_other():
 def test_products_of_a_batch_pass_over_panels_that_are_packed_once(batch: int, pieces: int):
     """Positions are added to all texts of it, so that these are no rows of one product."""
     x, weights, positions = (memory(*shape) for shape in ((batch, 24, 32), (32, 32), (24, 32)))
-    (k,) = stages.kernels_of(schedule([(x @ weights.transpose(0, 1) + positions).lazy]))
+    k = stages.kernel_of(x @ weights.transpose(0, 1) + positions)
     nest = choose(lower(k), replace(WIDE, cores=2))[1]
     (grid,), (tile,) = nest.grid(nest.nests[0]), nest.nests[0].tiles
     assert (grid.size, tile.after) == (pieces, grid)
@@ -251,7 +250,7 @@ def test_products_that_share_columns_leave_pieces_for_all_cores():
 def test_rows_that_are_in_other_lines_at_each_step_push_each_other_out():
     """Texts of a batch, of each of which a line has one number for a register tile."""
     x, weights = memory(32, 256, 16), memory(256, 256)
-    (k,) = stages.kernels_of(schedule([(x.transpose(1, 2) @ weights.transpose(0, 1)).lazy]))
+    k = stages.kernel_of(x.transpose(1, 2) @ weights.transpose(0, 1))
     target = replace(stages.C, cores=2, cache=1 << 20, vector_bytes=32)
     opts = choose(lower(k), target)[0]
     assert of(opts, OptKind.LANES, "i1") == [8]

@@ -16,7 +16,6 @@ from tinyml.codegen.compile import compile
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 WHOLE = [(32, 128, 4, 4), (32, 64, 8, 8), (32, 128, 7, 7), (8, 96, 14, 14)]
 SHAPES = [(32, 3, 4, 4), (3, 5, 7, 7), (5, 2, 6, 10), (2, 3, 40, 40), (9, 2, 1, 65), (70, 4, 2, 2)]
@@ -27,8 +26,7 @@ def norm(*shape: int, dtype: DType = float32) -> Kernel:
     x = graphs.memory(*shape, device="EMU", dtype=dtype)
     apart = x - x.mean((0, 2, 3), keepdim=True)
     y = apart / (apart.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()
-    (k,) = stages.kernels_of(schedule([y.lazy]))
-    return k
+    return stages.kernel_of(y)
 
 
 @pytest.mark.parametrize("shape", WHOLE, ids=str)
@@ -82,8 +80,7 @@ def column_sums(rows: int, columns: int, dtype: DType = float32) -> Kernel:
     """Of an array and of its squares, as gradients of a shift and a scale."""
     x = graphs.memory(rows, columns, device="EMU", dtype=dtype)
     y = x.float().sum(0) + 2 * x.float().square().sum(0)
-    (k,) = stages.kernels_of(schedule([y.lazy]))
-    return k
+    return stages.kernel_of(y)
 
 
 @pytest.mark.parametrize(("rows", "columns"), SUMS[:4])
@@ -115,8 +112,7 @@ def small_images(images: int, channels: int, size: int, dtype: DType = float32) 
         graphs.memory(*shape, device="EMU", dtype=dtype)
         for shape in ((images, channels, size, size), (channels, channels, 3, 3))
     )
-    (k,) = stages.kernels_of(schedule([x.conv2d(w, padding=1).lazy]))
-    return k
+    return stages.kernel_of(x.conv2d(w, padding=1))
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)

@@ -22,7 +22,6 @@ from tinyml.device import Device
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 TF32 = replace(CARD, tf32=True)
 Case = tuple[DType, Target]
@@ -54,7 +53,7 @@ def gradient(
     )
     y = x.requires_grad_().conv2d(w, stride=stride, padding=window // 2, groups=groups)
     (made,) = y.gradient(x, gradient=memory(*y.shape, dtype=dtype))
-    return stages.kernels_of(schedule([made.lazy]))
+    return stages.kernels(made)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=[*CASES])
@@ -100,7 +99,7 @@ def test_phases_that_are_no_products_leave_warps_whole() -> None:
     x, w = (memory(*shape, dtype=float32) for shape in ((1, 24, 5, 7), (10, 24, 3, 3)))
     y = x.requires_grad_().half().conv2d(w.half(), stride=2).relu()
     (made,) = y.gradient(x, gradient=memory(*y.shape, dtype=float16))
-    k = stages.kernels_of(schedule([made.lazy]))[-1]
+    k = stages.kernels(made)[-1]
     nest = choose(lower(k), CARD)[1]
     assert {bool(products_of(replace(nest, nests=(one,)))) for one in nest.nests} == {True, False}
     agrees(k, CARD)

@@ -8,7 +8,8 @@ import graphs
 import pytest
 import stages
 from cards import CARD
-from products import kernel_of, product
+from products import product
+from stages import kernel_of
 
 from tinyml import Device
 from tinyml.codegen.choose.heuristic import choose

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import stages
 from graphs import memory
+from stages import kernel_of
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -16,7 +17,6 @@ from tinyml.codegen.nest import Kind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float32, float64, int32, int64
 from tinyml.kernel import Kernel
-from tinyml.schedule import schedule
 
 COSTLY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu": lambda x, bias: (x + bias).gelu(),
@@ -25,11 +25,6 @@ COSTLY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log-softmax": lambda x, bias: x.log_softmax(-1) * bias,
     "sum of exp": lambda x, bias: (x + bias).exp().sum(-1),
 }
-
-
-def kernel_of(made: Tensor) -> Kernel:
-    (k,) = stages.kernels_of(schedule([made.lazy]))
-    return k
 
 
 def one_by_one(k: Kernel, target: Target = stages.C) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import stages
 from graphs import leaf, memory
+from stages import kernel_of
 
 from tinyml import Tensor, lazy
 from tinyml.codegen import linear as ir
@@ -23,17 +24,10 @@ from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.text.c import CRenderer
 from tinyml.dtype import DType, bool_, float32, int8, int16, int32
 from tinyml.kernel import Kernel
-from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.program import Cost
-from tinyml.schedule import schedule
 
 SMALL = replace(stages.C, cache=1 << 10)
-
-
-def kernel_of(root: LazyBuffer) -> Kernel:
-    (k,) = stages.kernels_of(schedule([root]))
-    return k
 
 
 def opts(k: Kernel, cache: int = SMALL.cache) -> list[str]:
@@ -294,7 +288,7 @@ def test_rows_whose_lines_push_each_other_out_are_not_walked_at_a_time() -> None
     scores, bias, seed = memory(16, 32, 32), memory(32, 32), memory(16, 32, 32)
     made = (scores.requires_grad_() + bias).softmax()
     assert "unroll i0 4" in opts(kernel_of(made.lazy))
-    both = stages.kernels_of(schedule([made.lazy, made.gradient(scores, gradient=seed)[0].lazy]))
+    both = stages.kernels(made, made.gradient(scores, gradient=seed)[0])
     assert [["unroll i1 4" in opts(k), "unroll i0 4" in opts(k)] for k in both] == [[True, False]]
 
 
@@ -337,9 +331,7 @@ def test_sums_of_all_places_of_a_window_are_made_in_one_walk() -> None:
     w.requires_grad = True
     y = x.conv2d(w, groups=16, padding=1)
     (gradient,) = (y * images(4, 16, 9, 9)).sum().gradient(w)
-    found = [
-        k for k in stages.kernels_of(schedule([gradient.lazy])) if len(lower(k).nests[0].rows) > 2
-    ]
+    found = [k for k in stages.kernels(gradient) if len(lower(k).nests[0].rows) > 2]
     assert found
     for k in found:
         assert {"unroll i1 3", "unroll i2 3"} <= {*opts(k)}

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import stages
 from graphs import memory
+from stages import kernel_of
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -17,7 +18,6 @@ from tinyml.codegen.nest import Kind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, float32, float64, int32
 from tinyml.kernel import Kernel
-from tinyml.schedule import schedule
 
 ROWS = 65  # some are left over
 
@@ -31,11 +31,6 @@ MADE: dict[str, Callable[[int, DType], Tensor]] = {
         memory(ROWS, n // 2, dtype=t), memory(ROWS, n - n // 2, dtype=t), dim=1
     ),
 }
-
-
-def kernel_of(made: Tensor) -> Kernel:
-    (k,) = stages.kernels_of(schedule([made.lazy]))
-    return k
 
 
 def are_vectors(k: Kernel, target: Target) -> bool:

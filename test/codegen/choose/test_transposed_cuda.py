@@ -20,7 +20,6 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.dtype import DType, float32, int8
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 AMPERE = replace(CARD, cores=108, cache=163 << 10, capability=80)
 
@@ -46,8 +45,7 @@ CASES: dict[str, Callable[[], Tensor]] = {
 
 
 def made(name: str) -> Kernel:
-    (k,) = stages.kernels_of(schedule([CASES[name]().contiguous().lazy]))
-    return k
+    return stages.kernel_of(CASES[name]().contiguous())
 
 
 @pytest.mark.skipif(not Device.available("EMU"), reason="no C++ compiler")
@@ -75,12 +73,12 @@ def test_threads_in_any_order(name: str, order: ThreadOrder) -> None:
     ],
 )
 def test_lines_that_are_shared_need_no_tile(near: Callable[[], Tensor]) -> None:
-    (k,) = stages.kernels_of(schedule([near().lazy]))
+    k = stages.kernel_of(near())
     assert OptKind.STAGE not in {opt.kind for opt in choose(lower(k), AMPERE)[0]}
 
 
 def test_both_ways_in_lines(tmp_path: Path) -> None:
-    k = stages.kernels_of(schedule([copied(given(4096, 4096), 1, 0).lazy]))[0]
+    k = stages.kernels(copied(given(4096, 4096), 1, 0))[0]
     resources, cubin = compiled(compile(k, AMPERE), "sm_80", tmp_path)
     assert not resources.spills
     found = instructions(cubin)

@@ -18,7 +18,6 @@ from tinyml.dtype import DType, bool_, float16, float32, float64
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 
 
 def turned(*shape: int, dtype: DType = float32) -> LazyBuffer:
@@ -27,8 +26,7 @@ def turned(*shape: int, dtype: DType = float32) -> LazyBuffer:
 
 
 def kernel_of(root: LazyBuffer) -> Kernel:
-    (k,) = stages.kernels_of(schedule([lazy.contiguous(root)]))
-    return k
+    return stages.kernel_of(lazy.contiguous(root))
 
 
 def tiles(k: Kernel, target: Target = stages.C) -> int:

@@ -19,7 +19,6 @@ from tinyml.device import Device
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.lazy import LazyBuffer
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 
 def opts(text: str) -> list[Opt]:
@@ -28,7 +27,7 @@ def opts(text: str) -> list[Opt]:
 
 def agree(root: LazyBuffer, chosen: str) -> str:
     """Made right in whatever order threads come; the text of the kernel."""
-    (k,) = stages.kernels_of(schedule([root]))
+    k = stages.kernel_of(root)
     program = compile(k, CARD, opts(chosen), verify=True)
     runners = {"simulated": stages.simulated(CARD, opts(chosen))}
     if Device.available("EMU"):
@@ -87,7 +86,7 @@ def test_vectors_are_masked_where_threads_are_too_many() -> None:
 )
 def test_what_cannot_be_aligned_says_why(text: str, why: str) -> None:
     factors = leaf(12, 32), leaf(32, 21)
-    (k,) = stages.kernels_of(schedule([graphs.matmul(*factors)]))
+    k = stages.kernel_of(graphs.matmul(*factors))
     with pytest.raises(OptError, match=why):
         optimize(lower(k), opts(text))
 
@@ -95,7 +94,7 @@ def test_what_cannot_be_aligned_says_why(text: str, why: str) -> None:
 def test_no_result_of_a_masked_lane_is_stored() -> None:
     """Neither before the first row nor behind the last one."""
     root = graphs.add(leaf(3, 37), leaf(3, 37))
-    (k,) = stages.kernels_of(schedule([root]))
+    k = stages.kernel_of(root)
     runner = stages.simulated(CARD, opts("align i1 4, lanes i1 4, grid i0"))
     rng = np.random.default_rng(0)
     arrays = [graphs.numbers(rng, shape, dtype) for shape, dtype in k.slots]

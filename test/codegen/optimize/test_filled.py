@@ -16,15 +16,13 @@ from tinyml.codegen.optimize.filled import by_fold
 from tinyml.codegen.optimize.opts import OptError, OptKind, optimize, parse
 from tinyml.codegen.optimize.tiles import names_read
 from tinyml.kernel import Kernel
-from tinyml.schedule import schedule
 
 WIDE = replace(stages.C, vector_bytes=64, vector_registers=32)
 FILLED = [parse(text) for text in ("keep i0", "fill r0")]
 
 
 def softmax(*shape: int) -> Kernel:
-    (k,) = stages.kernels_of(schedule([memory(*shape).softmax(-1).lazy]))
-    return k
+    return stages.kernel_of(memory(*shape).softmax(-1))
 
 
 def fills(k: Kernel, target: stages.Target = WIDE) -> bool:
@@ -74,7 +72,7 @@ def test_long_rows_with_their_gradient(shape: tuple[int, ...]) -> None:
     x.requires_grad = True
     for made in (x.softmax(-1), x.log_softmax(-1)):
         (dx,) = made.gradient(x, gradient=g)
-        for k in stages.kernels_of(schedule([made.lazy, dx.lazy])):
+        for k in stages.kernels(made, dx):
             stages.assert_made(k, stages.simulated(WIDE, None))
 
 
@@ -83,7 +81,7 @@ def test_folds_in_the_same_loop_read_what_it_fills() -> None:
     x, g = memory(3, 40), memory(3, 40)
     x.requires_grad = True
     (dx,) = x.softmax(-1).gradient(x, gradient=g)
-    (k,) = stages.kernels_of(schedule([dx.lazy]))
+    k = stages.kernel_of(dx)
     nest = optimize(lower(k), FILLED)
     (one,) = nest.nests
     (tile,) = one.tiles
@@ -105,12 +103,12 @@ def test_a_tile_that_another_one_is_made_of_is_filled_before_that() -> None:
     x = memory(3, 40)
     e = x.exp()
     waves = (e * 2).sin()
-    (k,) = stages.kernels_of(schedule([(waves * waves.sum(-1, True) / e.sum(-1, True)).lazy]))
+    k = stages.kernel_of(waves * waves.sum(-1, True) / e.sum(-1, True))
     opts = [parse("keep i0"), *FILLED]
     (one,) = optimize(lower(k), opts).nests
     assert {tile.name: by_fold(one, tile) for tile in one.tiles} == {"kept1": False, "kept0": True}
     stages.assert_made(k, stages.simulated(stages.C, opts))
-    (k,) = stages.kernels_of(schedule([x.softmax(-1).softmax(-1).lazy]))
+    k = stages.kernel_of(x.softmax(-1).softmax(-1))
     opts = [*FILLED, parse("keep i0")]
     (one,) = optimize(lower(k), opts).nests
     assert [by_fold(one, tile) for tile in one.tiles] == [True, False]
@@ -122,7 +120,7 @@ def test_what_a_fold_fills_later_is_not_there_for_another_tile() -> None:
     x, y = memory(3, 40), memory(3, 40)
     e = x.exp()
     waves = (e * y.max(-1, True)).sin()
-    (k,) = stages.kernels_of(schedule([(waves * (waves * e.sum(-1, True)).max(-1, True)).lazy]))
+    k = stages.kernel_of(waves * (waves * e.sum(-1, True)).max(-1, True))
     stages.assert_made(k, stages.simulated(stages.C, FILLED))
     stages.assert_made(k, stages.simulated(stages.C, [*FILLED[:1], *FILLED[:1]]))
     with pytest.raises(OptError, match="a fold fills what it reads"):

@@ -10,7 +10,8 @@ import pytest
 import stages
 from cards import on_emu
 from graphs import leaf
-from products import TOLERANCE, kernel_of, product
+from products import TOLERANCE, product
+from stages import kernel_of
 
 from tinyml import lazy
 from tinyml.codegen.compile import compile

@@ -8,8 +8,9 @@ import graphs
 import pytest
 import stages
 from graphs import memory
+from stages import kernel_of
 
-from tinyml import Tensor, lazy
+from tinyml import lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -17,12 +18,6 @@ from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, optimize
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float32, float64
 from tinyml.kernel import Kernel, Output
-from tinyml.schedule import schedule
-
-
-def only_kernel(*made: Tensor) -> Kernel:
-    (k,) = stages.kernels_of(schedule([t.lazy for t in made]))
-    return k
 
 
 def kept(k: Kernel, target: Target = stages.C) -> int:
@@ -33,7 +28,7 @@ def kept(k: Kernel, target: Target = stages.C) -> int:
 @pytest.mark.parametrize("shape", [(3, 8), (5, 37), (2, 3, 65), (2, 2)], ids=str)
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=str)
 def test_a_softmax_computes_each_exponential_once(shape: tuple[int, ...], dtype: DType) -> None:
-    k = only_kernel(memory(*shape, dtype=dtype).softmax(-1))
+    k = kernel_of(memory(*shape, dtype=dtype).softmax(-1))
     assert kept(k) == 1
     stages.assert_right(k, 2e-2 if dtype is bfloat16 else 2e-5)
 
@@ -43,7 +38,7 @@ def test_with_its_gradient_too() -> None:
     x.requires_grad = True
     y = x.softmax(-1)
     (dx,) = y.gradient(x, gradient=g)
-    k = only_kernel(y, dx)
+    k = kernel_of(y, dx)
     assert kept(k) == 1
     stages.assert_right(k)
     assert compile(k, stages.C).source.count("exp_f32x8(") == 1
@@ -52,7 +47,7 @@ def test_with_its_gradient_too() -> None:
 def test_two_values_get_two_tiles() -> None:
     x = memory(5, 40)
     waves, logs = x.sin(), (x * x + 1).log()
-    k = only_kernel(waves * waves.sum(-1, keepdim=True) + logs * logs.max(-1, keepdim=True))
+    k = kernel_of(waves * waves.sum(-1, keepdim=True) + logs * logs.max(-1, keepdim=True))
     assert kept(k) == 2
     stages.assert_right(k)
 
@@ -61,25 +56,25 @@ def test_all_that_is_made_of_the_same_element_waits_as_one_value() -> None:
     """What is read again is the largest value that all of the loops compute."""
     x = memory(3, 24)
     value = (x.exp() + 1).log() * 3
-    k = only_kernel(value / value.sum(-1, keepdim=True))
+    k = kernel_of(value / value.sum(-1, keepdim=True))
     (found,) = optimize(lower(k), [Opt(OptKind.KEEP, "i0")]).nests[0].tiles
     assert str(found.value).endswith("* 3)")
     stages.assert_right(k)
 
 
 def test_cheap_values_are_computed_again() -> None:
-    assert kept(only_kernel(memory(5, 37).layernorm())) == 0
+    assert kept(kernel_of(memory(5, 37).layernorm())) == 0
 
 
 def test_rows_beyond_the_cache_are_computed_again() -> None:
-    k = only_kernel(memory(5, 200).softmax(-1))
+    k = kernel_of(memory(5, 200).softmax(-1))
     assert kept(k, replace(stages.C, cache=1600)) == 1
     assert kept(k, replace(stages.C, cache=1599)) == 0
 
 
 def test_a_fold_of_the_whole_row_is_made_once() -> None:
     """The largest element stays outside of the tile that needs it, for all who read it."""
-    k = only_kernel(memory(5, 40).softmax(-1))
+    k = kernel_of(memory(5, 40).softmax(-1))
     nest = choose(lower(k), stages.C)[1].nests[0]
     assert len([f for f in nest.folds if f.op.name == "MAX"]) == 1
 

@@ -11,6 +11,7 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 from graphs import memory
+from stages import kernel_of
 
 from tinyml import Tensor
 from tinyml.codegen.choose import c_online as choose_c_online
@@ -26,7 +27,6 @@ from tinyml.dtype import DType, bfloat16, float16, int32
 from tinyml.kernel import Kernel
 from tinyml.program import REGISTERS
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
 
 CUDA = replace(CARD, capability=70)  # where tensor cores keep no rows
 TARGETS = pytest.mark.parametrize("target", [stages.C, CUDA], ids=["C", "CUDA"])
@@ -39,11 +39,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_c_online, "LONG", 24)
     monkeypatch.setattr(choose_c_online, "STEP", 8)
     monkeypatch.setattr(choose_cuda_online, "STEPS", (8,))
-
-
-def kernel_of(*made: Tensor) -> Kernel:
-    (k,) = stages.kernels_of(schedule([t.lazy for t in made]))
-    return k
 
 
 def walks(k: Kernel, target: Target) -> int:

@@ -14,6 +14,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from products import product
 from simulate import simulate
+from stages import kernel_of
 
 from tinyml import kernel, lazy
 from tinyml.codegen import nest
@@ -28,7 +29,6 @@ from tinyml.dtype import bfloat16, float16, float32, int32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule import schedule
 
 GRAPHS = {
     "elementwise": lambda: graphs.elementwise(5, 11),
@@ -52,9 +52,7 @@ GRAPHS = {
     "scatter": lambda: graphs.embedding_gradient(6, 5, 7),
 }
 # one kernel per graph: the last, which has something to say
-KERNELS: dict[str, Kernel] = {
-    name: stages.kernels_of(schedule([make()]))[-1] for name, make in GRAPHS.items()
-}
+KERNELS: dict[str, Kernel] = {name: stages.kernels(make())[-1] for name, make in GRAPHS.items()}
 SIZES = {
     OptKind.COLLAPSE: (0, 1, 2, 3), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
@@ -194,7 +192,7 @@ def test_what_is_staged_may_be_folded_along_the_axis_that_it_walks() -> None:
     found = lazy.map_(
         Op.WHERE, lazy.map_(Op.EQUAL, x, smallest), places, lazy.const(5, int32, "CPU")
     )
-    (k,) = stages.kernels_of(schedule([lazy.reduce_(Op.MIN, found, (2,))]))
+    k = kernel_of(lazy.reduce_(Op.MIN, found, (2,)))
     stages.assert_made(k, stages.simulated(stages.C, [parse("stage i0 slot1")]))
 
 
@@ -261,7 +259,7 @@ def first_of(kind: OptKind, name: str) -> list[Opt]:
 
 
 def plain_of(root: LazyBuffer) -> LoopNest:
-    (k,) = stages.kernels_of(schedule([root]))
+    k = kernel_of(root)
     return lower(k)
 
 
@@ -317,7 +315,7 @@ def test_a_fold_made_in_steps_keeps_its_sums_in_a_tile() -> None:
     assert sums.over.size == 3
     assert sums.size == 5 * 16
     assert {first.after, second.after} == {sums.over}
-    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(12, 20), leaf(20, 16))]))
+    k = kernel_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
     found = arrays_of(k)
     simulate(linearize(blocked), found)
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
@@ -339,7 +337,7 @@ def test_a_tile_of_what_lies_apart_is_filled_a_vector_at_a_time() -> None:
     (tile,) = staged.nests[0].tiles
     kinds = [(axis.size, staged.kind(axis)) for axis in tile.axes]
     assert kinds == [(64, Kind.LOOP), (2, Kind.LOOP), (8, Kind.LANE)]
-    (k,) = stages.kernels_of(schedule([node]))
+    k = kernel_of(node)
     found = arrays_of(k)
     simulate(linearize(staged), found)
     np.testing.assert_allclose(found[0], found[1] @ found[2].T, 1e-4, 1e-5)
@@ -361,7 +359,7 @@ def test_a_tile_of_single_numbers_is_filled_in_vectors_along_memory(
     steps = [(64, Kind.LOOP), (1, Kind.UNROLL), (4, Kind.LANE)]
     numbers = [(4, Kind.UNROLL), (8, Kind.LOOP), (8, Kind.LANE)]
     assert kinds == [(3, Kind.LOOP), *(steps if across else numbers)]
-    (k,) = stages.kernels_of(schedule([node]))
+    k = kernel_of(node)
     found = arrays_of(k)
     simulate(linearize(staged), found)
     right = found[1].T if across else found[1]
@@ -379,7 +377,7 @@ def test_the_sums_of_many_steps_are_added_up_in_groups() -> None:
     staged, whole, part = blocked.nests[0].tiles
     assert [tile.over.size for tile in (whole, part) if tile.over is not None] == [3, 22]
     assert (part.after, staged.after) == (whole.over, part.over)
-    (k,) = stages.kernels_of(schedule([node]))
+    k = kernel_of(node)
     found = arrays_of(k)
     simulate(linearize(blocked), found)
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
@@ -396,7 +394,7 @@ def test_what_is_made_of_the_sums_of_a_block_is_made_in_a_loop() -> None:
     assert unrolled == {"i0su_sums0"}
     (sums,) = blocked.nests[0].tiles  # of what is written out: they wait for that loop alone
     assert (sums.size, sums.after.name, sums.over) == (3 * 8, "i1", None)
-    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(12, 20), leaf(20, 16))]))
+    k = kernel_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
     found = arrays_of(k)
     simulate(linearize(blocked), found)
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
@@ -406,7 +404,7 @@ def test_several_folds_are_made_in_the_same_steps() -> None:
     """What the first of them brought to a cache is there for the others."""
     x, y = leaf(20, 32), leaf(20, 32)
     roots = [graphs.total(x, 0), graphs.total(graphs.mul(x, y), 0)]
-    (k,) = stages.kernels_of(schedule(roots))
+    k = kernel_of(*roots)
     opts = ["lanes i0 8", "split i0 2", "grid i0", "block r0 4"]
     blocked = optimize(lower(k), [parse(opt) for opt in opts])
     first, second = blocked.nests[0].tiles
@@ -448,7 +446,7 @@ def test_a_plain_loop_nest_prints_what_it_walks() -> None:
 def test_sums_of_lanes_lie_side_by_side_whatever_order_the_rows_have() -> None:
     if not Device.available("CPU"):
         pytest.skip("CPU does not answer")
-    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(12, 20), leaf(20, 16))]))
+    k = kernel_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
     opts = [
         Opt(OptKind.LANES, "i1", 8), Opt(OptKind.SPLIT, "i0", 6), Opt(OptKind.GRID, "i0"),
         Opt(OptKind.UNROLL, "i0s", 3), Opt(OptKind.ORDER, "i1v"), Opt(OptKind.BLOCK, "r0", 5),
@@ -480,8 +478,3 @@ def test_rows_shorter_than_a_vector_share_one(size: int) -> None:
     found = arrays_of(k)
     simulate(linearize(made), found)
     np.testing.assert_allclose(found[0][..., 0], found[1].sum(1), 1e-5)
-
-
-def kernel_of(root: LazyBuffer) -> Kernel:
-    (k,) = stages.kernels_of(schedule([root]))
-    return k

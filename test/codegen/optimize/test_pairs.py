@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import stages
 from graphs import leaf
-from products import kernel_of, product
+from products import product
+from stages import kernel_of
 
 from tinyml import Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
@@ -17,7 +18,6 @@ from tinyml.dtype import bfloat16, float16, float32
 from tinyml.frozen import replace
 from tinyml.lazy import LazyBuffer
 from tinyml.runtime import cpu
-from tinyml.schedule import schedule
 
 PAIRS = replace(stages.C, pairs=True)
 TOLERANCE = 0.02  # of results in bfloat16
@@ -64,7 +64,7 @@ def test_products_are_right(size: tuple[int, int, int], crosswise: tuple[bool, b
     ids=["computed", "long", "convolution", "odd convolution"],
 )
 def test_so_are_other_contractions(root: LazyBuffer) -> None:
-    (*_, k) = stages.kernels_of(schedule([root]))
+    (*_, k) = stages.kernels(root)
     stages.assert_right(k, TOLERANCE, PAIRS)
 
 

@@ -16,7 +16,6 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
 from tinyml.kernel import Kernel
-from tinyml.schedule import schedule
 
 
 def plain(k: Kernel) -> LoopNest:
@@ -25,7 +24,7 @@ def plain(k: Kernel) -> LoopNest:
 
 def window(size: int = 12, window: int = 3, step: int = 2) -> Kernel:
     """The gradient of windows over 5 rows, and the kernel that computes it."""
-    return stages.kernels_of(schedule([graphs.window_gradient(5, size, window, step)]))[-1]
+    return stages.kernels(graphs.window_gradient(5, size, window, step))[-1]
 
 
 def steps(nest: LoopNest) -> list[int]:
@@ -71,7 +70,7 @@ def test_a_strided_convolution_multiplies_no_zeros() -> None:
     w = Tensor(np.ones((8, 4, 3, 3), np.float32), device="CPU").realize()
     y = x.realize().conv2d(w, stride=2, padding=1)
     (gradient,) = y.gradient(x, gradient=Tensor(np.ones(y.shape, np.float32), device="CPU"))
-    nest = choose(lower(stages.kernels_of(schedule([gradient.lazy]))[-1]), stages.C)[1]
+    nest = choose(lower(stages.kernels(gradient)[-1]), stages.C)[1]
     taps = sum(
         np.prod([a.size for f in one.folds for a in f.axes if a.name.startswith("r")])
         for one in nest.nests
@@ -111,7 +110,7 @@ def test_a_vector_of_several_rows_of_a_phase_is_stored_by_one_call(
     x.requires_grad = True
     y = x.conv2d(w, stride=stride, padding=1)
     (gradient,) = y.gradient(x, gradient=made(*y.shape))
-    k = stages.kernels_of(schedule([gradient.lazy]))[-1]
+    k = stages.kernels(gradient)[-1]
     text = compile(k, stages.C).source
     assert function in text
     assert "lanes[" not in text
@@ -130,7 +129,7 @@ def test_lanes_do_not_lie_along_what_pushes_each_other_out_of_the_cache() -> Non
     y = x.conv2d(w, stride=2, padding=1)
     (gradient,) = y.gradient(x, gradient=made(*y.shape))
     both = gradient + made(8, 32, 32, 32).permute(0, 3, 1, 2)
-    nest = choose(lower(stages.kernels_of(schedule([both.lazy]))[-1]), wide)[1]
+    nest = choose(lower(stages.kernels(both)[-1]), wide)[1]
     for one in nest.nests:
         for store in (store for walk in one.walks for store in walk.stores):
             lanes = [a for a in store.position.free if nest.kind(a) is Kind.LANE]
@@ -141,6 +140,6 @@ def test_a_pool_without_overlap_copies_its_gradient() -> None:
     x = Tensor(np.ones((4, 8, 8), np.float32), device="CPU", requires_grad=True).realize()
     y = x.reshape(1, 4, 8, 8).max_pool2d(2)
     (gradient,) = y.gradient(x, gradient=Tensor(np.ones(y.shape, np.float32), device="CPU"))
-    nest = choose(lower(stages.kernels_of(schedule([gradient.lazy]))[-1]), stages.C)[1]
+    nest = choose(lower(stages.kernels(gradient)[-1]), stages.C)[1]
     assert len(nest.nests) == 4
     assert not any(one.folds for one in nest.nests)

@@ -12,7 +12,8 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
-from products import TOLERANCE, by_heads, kernel_of, product
+from products import TOLERANCE, by_heads, product
+from stages import kernel_of
 
 from tinyml import lazy
 from tinyml.cache import DiskCache

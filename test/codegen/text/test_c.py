@@ -22,13 +22,12 @@ from tinyml.index import ZERO, Axis, linear
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
 from tinyml.program import Language, translation_unit
-from tinyml.schedule import schedule
 
 
 @pytest.mark.parametrize("dtype", [float32, float64, int32, bfloat16], ids=str)
 def test_vectors_across_rows_are_stored_by_one_call(dtype: DType) -> None:
     made = graphs.add(leaf(19, 24, dtype=dtype), leaf(19, 24, dtype=dtype))
-    (k,) = stages.kernels_of(schedule([made]))
+    k = stages.kernel_of(made)
     opts = [parse("lanes i0 8")]
     lines = compile(k, stages.TARGETS["C"], opts).source.splitlines()
     called = [line for line in lines if "scattered_" in line]
@@ -44,7 +43,7 @@ def test_many_vectors_across_rows_are_loaded_by_calls(dtype: DType, terms: int) 
     x = graphs.memory(19, terms, 3, dtype=dtype, device="CPU")
     columns = [x[:, t] for t in range(terms)]
     total = functools.reduce(lambda a, b: a | b if dtype is bool_ else a + b, columns)
-    (k,) = stages.kernels_of(schedule([total.lazy]))
+    k = stages.kernel_of(total)
     opts = [parse("lanes i0 8")]
     assert compile(k, stages.TARGETS["C"], opts).source.count("gathered_") == terms * (terms > 64)
     (runner,) = stages.compiled("CPU", [(k, opts)])
@@ -67,7 +66,7 @@ def test_lanes_follow_each_other_in_rows_or_not_at_all() -> None:
 def test_vectors_that_lie_outside_of_what_is_read_are_nothing(by: int) -> None:
     """As most of them are of one of the two pieces that what is rolled is made of."""
     rolled = graphs.memory(200, device="CPU").roll(by)
-    (k,) = stages.kernels_of(schedule([rolled.lazy]))
+    k = stages.kernel_of(rolled)
     opts = [parse("lanes i0 8")]
     text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
     assert text.count("return (f32x8){0};") == 1
@@ -79,7 +78,7 @@ def test_vectors_that_lie_outside_of_what_is_read_are_nothing(by: int) -> None:
 def test_masks_of_whole_registers_are_not_joined(dtype: DType, lanes: int) -> None:
     x, y = (graphs.memory(67, dtype=dtype, device="CPU") for _ in range(2))
     chosen = ((x == y) | (x != x) | (y > 1)).where(x, 7)
-    (k,) = stages.kernels_of(schedule([chosen.lazy]))
+    k = stages.kernel_of(chosen)
     opts = [parse(f"lanes i0 {lanes}")]
     text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
     assert text.count(f"either_{dtype.kind}{dtype.bitsize}x{lanes}(") >= 2
@@ -94,7 +93,7 @@ def test_numbers_choose_numbers_of_their_size_without_another_mask(
 ) -> None:
     x, y = (graphs.memory(67, dtype=dtype, device="CPU") for _ in range(2))
     asked = ((x < y) & (y != 2)) if joined else x < y
-    (k,) = stages.kernels_of(schedule([asked.where(x + 1, y * 3).lazy]))
+    k = stages.kernel_of(asked.where(x + 1, y * 3))
     opts = [parse("lanes i0 8")]
     text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
     assert "i32x8 m" not in text
@@ -127,7 +126,7 @@ def test_clang_leaves_loops_whole_whose_steps_sum_up_on_their_own() -> None:
     """And only those: the steps of a short sum and of other folds it may write out."""
     rows, few = (graphs.memory(*shape, device="CPU") for shape in ((8, 1024), (4, 8, 8)))
     made = (rows.sum(1), rows.max(1), few.sum((1, 2)))
-    long, *others = (stages.kernels_of(schedule([x.lazy]))[0] for x in made)
+    long, *others = (stages.kernels(x)[0] for x in made)
     lines = compile(long, stages.TARGETS["C"], []).source.splitlines()
     (at,) = [n for n, line in enumerate(lines) if ROLLED in line]
     assert " r0_s = 0; " in lines[at + 1]
@@ -156,7 +155,7 @@ def test_elements_at_known_distances_are_picked_out_of_vectors(dtype: DType, lan
     made = {}
     for name, view in PICKS.items():
         x = view(graphs.memory(256, dtype=dtype, device="CPU")) + 1
-        (k,) = stages.kernels_of(schedule([x.lazy]))
+        k = stages.kernel_of(x)
         made[name] = (k, [parse(f"lanes i0 {lanes}")])
     for name, (k, opts) in made.items():
         text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
@@ -171,7 +170,7 @@ def test_elements_at_known_distances_are_picked_out_of_vectors(dtype: DType, lan
 def test_what_is_picked_is_0_in_rows_that_are_padding(dtype: DType, lanes: int) -> None:
     """All lanes share the condition, and there is no memory where it fails."""
     x = graphs.memory(2, 16, dtype=dtype, device="CPU").pad(((1, 1), (0, 0)))
-    (k,) = stages.kernels_of(schedule([(x.repeat_interleave(2, 1) + 1).lazy]))
+    k = stages.kernel_of(x.repeat_interleave(2, 1) + 1)
     opts = [parse(f"lanes i1 {lanes}")]
     body = compile(k, stages.TARGETS["C"], opts).source.partition("void")[2]
     loads = [line for line in body.splitlines() if "slot1 +" in line]
@@ -227,7 +226,7 @@ def test_gcc_is_told_to_write_out_few_steps_without_a_loop_in_them() -> None:
     told = []
     for colours in (3, 5):
         made = graphs.add(leaf(64, colours), leaf(64, colours))
-        (k,) = stages.kernels_of(schedule([made]))
+        k = stages.kernel_of(made)
         told += [compile(k, stages.TARGETS["C"], []).source.count("#pragma GCC unroll")]
     assert told == [1, 0]
 
@@ -236,7 +235,7 @@ def test_sums_that_a_step_adds_to_again_stay_in_order() -> None:
     """gcc before 14 would add some of it twice where it is read backwards."""
     again, told = graphs.gradient_of_transposed_windows(2), []
     for root in (again, graphs.total(leaf(7, 5), 1)):
-        (k,) = stages.kernels_of(schedule([root]))
+        k = stages.kernel_of(root)
         opts = [parse("order r0"), parse("order r1")] if root is again else []
         told.append(compile(k, stages.TARGETS["C"], opts).source.count("in_order(acc0);"))
     assert told == [1, 0]
@@ -246,7 +245,7 @@ def test_sums_that_a_step_adds_to_again_stay_in_order() -> None:
 def test_few_steps_of_a_fold_are_written_out_with_those_around_them(folded: bool) -> None:
     """A step of the outer one loads what lies elsewhere; what is copied gains nothing by it."""
     x = graphs.memory(8, 3, 3, device="CPU")
-    (k,) = stages.kernels_of(schedule([(x.sum((1, 2)) if folded else x * 2).lazy]))
+    k = stages.kernel_of(x.sum((1, 2)) if folded else x * 2)
     source = compile(k, stages.TARGETS["C"], []).source
     assert source.count("#pragma GCC unroll 3") == 1 + folded
 
@@ -254,7 +253,7 @@ def test_few_steps_of_a_fold_are_written_out_with_those_around_them(folded: bool
 def test_rows_beyond_the_last_ask_nothing_at_each_step_of_a_fold() -> None:
     """clang kept sums in memory where numbers of a register tile were read under a condition."""
     a, b = graphs.memory(64, 44, device="CPU"), graphs.memory(64, 64, device="CPU")
-    (k,) = stages.kernels_of(schedule([(a.T @ b).lazy]))
+    k = stages.kernel_of(a.T @ b)
     tiled = "pad i0 48; lanes i1 16; unroll i1 2; unroll i0 12; order i0u; order i0; grid i1"
     opts = [parse(opt) for opt in f"{tiled}; block r0 32; stage r0 slot2".split("; ")]
     source = compile(k, stages.TARGETS["C"], opts).source
@@ -270,7 +269,7 @@ def test_rows_beyond_the_last_ask_nothing_at_each_step_of_a_fold() -> None:
 def test_vectors_are_loaded_whole_before_masks_of_them_are_joined(joined: bool) -> None:
     """clang compares what it loads under the mask that is there already, and waits for it."""
     x, y = (graphs.memory(256, device="CPU") for _ in range(2))
-    (k,) = stages.kernels_of(schedule([((x > 0) & (y < 0) if joined else x > y).lazy]))
+    k = stages.kernel_of((x > 0) & (y < 0) if joined else x > y)
     source = translation_unit((compile(k, stages.TARGETS["C"], [parse("lanes i0 16")]),))
     assert ("loaded_f32x16(" in source) == joined
 
@@ -279,7 +278,7 @@ def test_vectors_are_loaded_whole_before_masks_of_them_are_joined(joined: bool) 
 def test_most_vectors_of_a_long_row_meet_no_mask(size: int, often: bool) -> None:
     """Whether one lies at an end is one comparison, and a mask takes four steps."""
     x, weight = graphs.memory(2, 3, size, device="CPU"), graphs.memory(3, 1, 7, device="CPU")
-    (k,) = stages.kernels_of(schedule([x.conv2d(weight, groups=3, padding=3).lazy]))
+    k = stages.kernel_of(x.conv2d(weight, groups=3, padding=3))
     masked = re.findall(r" = (.*)masked_", _source(k, None))
     assert masked
     assert all("__builtin_expect(" in before for before in masked) == often
@@ -290,7 +289,7 @@ def test_most_vectors_of_a_long_row_meet_no_mask(size: int, often: bool) -> None
 @pytest.mark.parametrize("columns", [8, 6])
 def test_where_memory_has_all_of_a_vector_nobody_asks(columns: int) -> None:
     x = graphs.memory(4, columns, device="CPU")[:, :6]
-    (k,) = stages.kernels_of(schedule([x.sum(0).lazy]))
+    k = stages.kernel_of(x.sum(0))
     opts = [parse("pad i0 8"), parse("lanes i0 8")]
     assert ("at < size" in _source(k, opts)) == (columns == 6)
     (runner,) = stages.compiled("CPU", [(k, opts)])
@@ -300,7 +299,7 @@ def test_where_memory_has_all_of_a_vector_nobody_asks(columns: int) -> None:
 def test_a_place_is_so_many_elements_behind_a_sum_of_steps() -> None:
     """Of a sum with a number in it clang makes an `or`, and no address has one of those."""
     x, weight = graphs.memory(2, 3, 512, device="CPU"), graphs.memory(3, 1, 7, device="CPU")
-    (k,) = stages.kernels_of(schedule([x.conv2d(weight, groups=3, padding=3).lazy]))
+    k = stages.kernel_of(x.conv2d(weight, groups=3, padding=3))
     places = re.findall(r"\*\)\((slot.*?)\)(?: |;)", _source(k, None))
     assert len(places) > 28
     assert not [place for place in places if re.search(r"[+-] \d+\)", place)]
@@ -321,7 +320,7 @@ def test_a_function_has_one_text_in_all_kernels(target: int) -> None:
             made = [lazy.map_(Op.WHERE, mask, x, lazy.const_like(x, 1)) for mask in held]
             turned = [lazy.permute(m, [*range(len(shape))][::-1]) for m in (*made, bools, x)]
             made += [lazy.contiguous(m) for m in turned]
-            for k in stages.kernels_of(schedule(made)):
+            for k in stages.kernels(*made):
                 program = compile(k, Target(Language.C, vector_bytes=target))
                 for piece in program.prelude:
                     for name in re.findall(r"^[^#\n]*?(\w+)\([^()]*\) {$", piece, re.MULTILINE):

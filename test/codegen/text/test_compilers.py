@@ -64,7 +64,7 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_corners_of_each_op(dtype: DType, compiled: Compiled) -> None:
     table = graphs.op_table(dtype, (3, 67))
-    run = compiled([k for node in table.values() for k in stages.kernels_of(schedule([node]))])
+    run = compiled([k for node in table.values() for k in stages.kernels(node)])
     tolerance = 1e-4 if dtype.itemsize > 2 else 3e-2
     for node in table.values():
         stages.agree([node], graphs.corner_values(node), {"C": run}, tolerance, tolerance)
@@ -73,7 +73,7 @@ def test_corners_of_each_op(dtype: DType, compiled: Compiled) -> None:
 def test_expressions(compiled: Compiled) -> None:
     with defaults(device="CPU"):
         made = [[t.lazy for t in e.make()] for e in EXPRESSIONS.values()]
-    run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
+    run = compiled([k for roots in made for k in stages.kernels(*roots)])
     for roots in made:
         stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
 
@@ -85,14 +85,14 @@ def test_products_and_windows(compiled: Compiled) -> None:
         [graphs.convolution(2, 8, 13, 13, 16)],
         [graphs.attention(70, 70, 32, 32)],
     ]
-    run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
+    run = compiled([k for roots in made for k in stages.kernels(*roots)])
     for roots in made:
         stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
 
 
 def test_what_is_read_backwards_is_added_once(compiled: Compiled) -> None:
     made = [[graphs.gradient_of_transposed_windows(2, dtype)] for dtype in (float32, float64)]
-    run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
+    run = compiled([k for roots in made for k in stages.kernels(*roots)])
     for roots in made:
         stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
 
@@ -166,7 +166,7 @@ def test_products_and_sums_are_rounded_once(compiled: Compiled) -> None:
 def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None:
     table = graphs.op_table(float32, (4096,))
     for op in ("SQRT", "TRUNC", "FMA", "NDTR"):
-        (k,) = stages.kernels_of(schedule([table[op]]))
+        k = stages.kernel_of(table[op])
         text = translation_unit((compile(k, Target(Language.C, 32, 16, cores=2), None),))
         made = _made(command, text)
         assert re.search(r"\tv[a-z0-9]+ps\t", made), op
@@ -185,7 +185,7 @@ def test_functions_on_lanes_call_no_library(command: str, dtype: DType, processo
     """
     table = graphs.op_table(dtype, (4099 if processor == "haswell" else 4096,))
     nodes = [table[op.name] for op in (*LIBM, Op.NDTR, Op.LOGISTIC) if op not in FAR]
-    kernels = [k for node in nodes for k in stages.kernels_of(schedule([node]))]
+    kernels = [k for node in nodes for k in stages.kernels(node)]
     target = Target(Language.C, 32 if processor == "haswell" else 16, 16, cores=2)
     text = translation_unit(tuple(compile(k, target, None) for k in kernels))
     assert not re.findall(r"\t(?:call|jmp)q?\t(\w+)@", _made(command, text, processor))
@@ -260,7 +260,7 @@ def test_gcc_makes_an_op_under_a_mask_that_it_knows() -> None:
 
 def test_clang_expands_no_lanes_of_memory_under_a_mask_that_it_knows() -> None:
     x = graphs.memory(64, 10, device="CPU")
-    (k,) = stages.kernels_of(schedule([x.sum(0).lazy]))
+    k = stages.kernel_of(x.sum(0))
     opts = [parse("pad i0 16"), parse("lanes i0 16")]
     text = translation_unit((compile(k, Target(Language.C, 64, 32, cores=2), opts),))
     made = _made("clang", text, "skylake-avx512")
@@ -273,7 +273,7 @@ def test_a_choice_of_floats_is_a_move_of_floats(dtype: DType) -> None:
     """gcc moves bytes by a mask of integers; a choice of 0 is an `and`."""
     x, y, z = (graphs.memory(256, dtype=dtype, device="CPU") for _ in range(3))
     for other, moves in ((z, ["vblendvps" if dtype is float32 else "vblendvpd"]), (0, [])):
-        (k,) = stages.kernels_of(schedule([(x < y).where(x, other).lazy]))
+        k = stages.kernel_of((x < y).where(x, other))
         opts = [parse(f"lanes i0 {32 // dtype.itemsize}")]
         made = compile(k, Target(Language.C, 32, 16, cores=2), opts)
         assert re.findall(r"\t(v\w*blend\w*)\t", _by_gcc(made.text)) == moves
@@ -283,7 +283,7 @@ def test_a_choice_of_floats_is_a_move_of_floats(dtype: DType) -> None:
 def test_a_truth_as_a_float_is_one_step_of_its_mask(command: str) -> None:
     """Not three: a mask, less 0, is a number of integers before it is one of floats."""
     x, y = (graphs.memory(256, device="CPU") for _ in range(2))
-    (k,) = stages.kernels_of(schedule([(x < y).int().float().lazy]))
+    k = stages.kernel_of((x < y).int().float())
     for processor, size in ("haswell", 32), ("skylake-avx512", 64):
         opts = [parse(f"lanes i0 {size // 4}")]
         text = translation_unit((compile(k, Target(Language.C, size, 16, cores=2), opts),))
@@ -295,7 +295,7 @@ def test_a_truth_as_a_float_is_one_step_of_its_mask(command: str) -> None:
 def test_bools_of_bytes_are_not_widened(command: str) -> None:
     """With SSE2, gcc would take them apart one by one."""
     x, y = (graphs.memory(256, dtype=by_name(name), device="CPU") for name in ("bool", "uint8"))
-    (k,) = stages.kernels_of(schedule([(x | (y < 7)).lazy]))
+    k = stages.kernel_of(x | (y < 7))
     for processor, size in ("haswell", 32), ("x86-64", 16):
         made = compile(k, Target(Language.C, size, 16, cores=2), None)
         text = _made(command, translation_unit((made,)), processor)
@@ -305,7 +305,7 @@ def test_bools_of_bytes_are_not_widened(command: str) -> None:
 def test_a_range_that_is_required_of_a_number_is_one_comparison() -> None:
     """Of two, joined, clang sets a byte each."""
     classes = graphs.memory(256, dtype=by_name("int64"), device="CPU")
-    (k,) = stages.kernels_of(schedule([classes.one_hot(8).lazy]))
+    k = stages.kernel_of(classes.one_hot(8))
     text = translation_unit((compile(k, Target(Language.C, 32, 16, cores=2), None),))
     assert not re.search(r"\tset\w+\t", _made("clang", text))
 
@@ -313,7 +313,7 @@ def test_a_range_that_is_required_of_a_number_is_one_comparison() -> None:
 @pytest.mark.parametrize("command", ["gcc", "clang"])
 def test_long_integers_become_doubles_lane_by_lane_at_once(command: str) -> None:
     x = graphs.memory(256, dtype=by_name("int64"), device="CPU")
-    (k,) = stages.kernels_of(schedule([x.cast("float64").lazy]))
+    k = stages.kernel_of(x.cast("float64"))
     made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i0 4")])
     assert "vcvtsi2sd" not in _made(command, translation_unit((made,)))
 
@@ -321,14 +321,14 @@ def test_long_integers_become_doubles_lane_by_lane_at_once(command: str) -> None
 @pytest.mark.parametrize("command", ["gcc", "clang"])
 def test_most_long_integers_become_floats_by_digits_of_doubles(command: str) -> None:
     x = graphs.memory(256, dtype=by_name("int64"), device="CPU")
-    (k,) = stages.kernels_of(schedule([x.float().lazy]))
+    k = stages.kernel_of(x.float())
     made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i0 4")])
     assert "vcvtpd2ps" in _made(command, translation_unit((made,)))
 
 
 def test_clang_stores_a_vector_whole_that_was_loaded_number_by_number() -> None:
     x = graphs.memory(64, 64, device="CPU")
-    (k,) = stages.kernels_of(schedule([x.transpose(0, 1).contiguous().lazy]))
+    k = stages.kernel_of(x.transpose(0, 1).contiguous())
     made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i1 8")])
     text = _made("clang", translation_unit((made,)))
     assert re.search(r"\tvmovup[sd]\t%ymm\d+, \S*\(%r", text)
@@ -342,7 +342,7 @@ def test_long_integers_are_divided_lane_by_lane_at_once(
 ) -> None:
     """Compilers take each number out of a vector for a product of its own."""
     x = graphs.memory(256, dtype=int64, device="CPU")
-    (k,) = stages.kernels_of(schedule([(x // 10 + x % 7).lazy]))
+    k = stages.kernel_of(x // 10 + x % 7)
     opts = [parse(f"lanes i0 {size // 8}")]
     made = compile(k, Target(Language.C, size, size // 2, cores=2), opts)
     assert not re.search(r"\t(i?mul|mulx|vpextr|vpinsr)q\t", _made(command, made.text, processor))
@@ -352,7 +352,7 @@ def test_long_integers_are_divided_lane_by_lane_at_once(
 def test_the_end_of_a_row_of_every_second_number_asks_for_nothing(command: str) -> None:
     """What it has is picked out of whole vectors that lie in memory, wherever the row does."""
     pooled = graphs.memory(64, 10, 24, device="CPU").max_pool2d(2)
-    (k,) = stages.kernels_of(schedule([pooled.lazy]))
+    k = stages.kernel_of(pooled)
     made = compile(k, Target(Language.C, 32, 16, cores=2), None)
     assert "_by2" not in made.text
     assert len(re.findall(r"\tj[a-z]+\t", _made(command, made.text))) <= 4  # loops over rows
@@ -362,7 +362,7 @@ def test_gcc_puts_no_mask_of_bytes_that_it_knows_into_memory() -> None:
     """One of 64 lanes of int32, which no register has, it stored lane by lane for each row."""
     x = graphs.memory(64, 100, dtype=by_name("uint8"), device="CPU")
     for row in (x.max(1), x.min(1)):
-        (k,) = stages.kernels_of(schedule([row.lazy]))
+        k = stages.kernel_of(row)
         text = translation_unit((compile(k, Target(Language.C, 64, 32, cores=2), None),))
         assert _by_gcc(text, "skylake-avx512").count("\tmovl\t") < 16
 
@@ -370,7 +370,7 @@ def test_gcc_puts_no_mask_of_bytes_that_it_knows_into_memory() -> None:
 def test_repeated_elements_wait_for_no_memory() -> None:
     """gcc puts a list of them into memory by halves, and reads them at once."""
     x = graphs.memory(256, device="CPU").repeat_interleave(4)
-    (k,) = stages.kernels_of(schedule([(x + 1).lazy]))
+    k = stages.kernel_of(x + 1)
     made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i0 8")])
     assert "(%rsp)" not in _by_gcc(made.text)
 
@@ -385,7 +385,7 @@ def test_low_bytes_of_lanes_move_together_in_few_steps(
 ) -> None:
     """gcc would make five or six without AVX-512: a mask of what goes, and packs of halves."""
     x = graphs.memory(256, dtype=by_name(f"int{8 * wide}"), device="CPU")
-    (k,) = stages.kernels_of(schedule([x.cast(narrow).lazy]))
+    k = stages.kernel_of(x.cast(narrow))
     size = 32 if processor == "haswell" else 64
     opts = [parse(f"lanes i0 {size // wide}")]
     made = compile(k, Target(Language.C, size, size // 2, cores=2), opts)
@@ -396,7 +396,7 @@ def test_low_bytes_of_lanes_move_together_in_few_steps(
 def test_halves_are_widened_rounded_and_stored_without_a_step_too_many() -> None:
     """gcc would widen 16 of them by halves, and clear bits that are shifted out after."""
     x, y = (graphs.memory(256, dtype=bfloat16, device="CPU") for _ in range(2))
-    (k,) = stages.kernels_of(schedule([(x + y).lazy]))
+    k = stages.kernel_of(x + y)
     for processor, size, moves in (("haswell", 32, 2), ("skylake-avx512", 64, 0)):
         made = compile(
             k, Target(Language.C, size, size // 2, cores=2), [parse(f"lanes i0 {size // 4}")]
@@ -409,7 +409,7 @@ def test_halves_are_widened_rounded_and_stored_without_a_step_too_many() -> None
 
 def test_what_is_stored_as_float16_is_rounded_once() -> None:
     """Also without an instruction: then by a few ops for all lanes, not by branches for each."""
-    (k,) = stages.kernels_of(schedule([graphs.memory(256, device="CPU").half().lazy]))
+    k = stages.kernel_of(graphs.memory(256, device="CPU").half())
     for processor, size, moves in (("haswell", 32, r"\tvcvtp[hs]2p[hs]\t"), ("x86-64", 16, "ssdw")):
         opts = [parse(f"lanes i0 {size // 4}")]
         made = compile(k, Target(Language.C, size, 16, cores=2), opts)
@@ -420,7 +420,7 @@ def test_what_is_stored_as_float16_is_rounded_once() -> None:
 def test_numbers_are_not_loaded_under_a_mask_of_nans() -> None:
     """None is set, and a processor takes long to find that a page need not be there then."""
     x, y = (graphs.memory(1024, 1024, dtype=bfloat16, device="CPU") for _ in range(2))
-    (k,) = stages.kernels_of(schedule([(x @ y).lazy]))
+    k = stages.kernel_of(x @ y)
     made = compile(k, Target(Language.C, 64, 32, pairs=True, cores=2), None)
     assert not re.search(r"\(%rip\), %zmm\d+{%k", _by_gcc(made.text, "cooperlake"))
 
@@ -429,7 +429,7 @@ def test_numbers_are_not_loaded_under_a_mask_of_nans() -> None:
 def test_places_that_lanes_look_up_are_no_vectors_of_long(command: str) -> None:
     """clang would compute all of them as such, and take each out again: 1.6 times as slow."""
     x = graphs.memory(8, 4, 16, 56, device="CPU")
-    kernels = stages.kernels_of(schedule([x.interpolate((16, 112)).lazy]))
+    kernels = stages.kernels(x.interpolate((16, 112)))
     target = Target(Language.C, 32, 16, cores=2)
     texts = [translation_unit((compile(k, target, None),)) for k in kernels]
     (looked,) = [text for text in texts if "look_lane(v" in text]

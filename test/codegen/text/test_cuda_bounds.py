@@ -11,7 +11,8 @@ import graphs
 import pytest
 import stages
 from cards import CARD, compiled, on_emu
-from products import kernel_of, product
+from products import product
+from stages import kernel_of
 
 from tinyml import Device
 from tinyml.codegen.compile import compile

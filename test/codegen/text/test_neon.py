@@ -26,7 +26,6 @@ from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Language, Program, translation_unit
 from tinyml.runtime.compiler import FLAGS
-from tinyml.schedule import schedule
 
 NEON = Target(Language.C, vector_bytes=16, vector_registers=32, cores=2)
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
@@ -122,7 +121,7 @@ def emulated(tmp_path: Path) -> Iterator[Any]:
 
 
 def kernels_of(graphs: Sequence[Sequence[LazyBuffer]]) -> list[Kernel]:
-    return [k for roots in graphs for k in stages.kernels_of(schedule(roots))]
+    return [k for roots in graphs for k in stages.kernels(*roots)]
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)

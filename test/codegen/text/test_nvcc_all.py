@@ -17,7 +17,6 @@ from tinyml.errors import DeviceError
 from tinyml.program import Program, translation_unit
 from tinyml.runtime import nvcc
 from tinyml.runtime.translation_units import share, work
-from tinyml.schedule import schedule
 
 ARCHITECTURE = "sm_90a"
 
@@ -56,21 +55,12 @@ def test_kernels_of_the_expressions() -> None:
     if not Device.available("CPU"):
         pytest.skip("no C compiler to make the inputs with")
     with defaults(device="CPU"):
-        kernels = [
-            k
-            for e in EXPRESSIONS.values()
-            for k in stages.kernels_of(schedule([t.lazy for t in e.make()]))
-        ]
+        kernels = [k for e in EXPRESSIONS.values() for k in stages.kernels(*e.make())]
     no_spills(build([compile(k, stages.CUDA) for k in dict.fromkeys(kernels)]))
 
 
 def test_kernels_of_the_op_tables() -> None:
     toolchain()
     tables = [graphs.op_table(dtype, (4, 64)) for dtype in ALL]
-    kernels = [
-        k
-        for table in tables
-        for node in table.values()
-        for k in stages.kernels_of(schedule([node]))
-    ]
+    kernels = [k for table in tables for node in table.values() for k in stages.kernels(node)]
     no_spills(build([compile(k, stages.CUDA) for k in dict.fromkeys(kernels)]))

@@ -1,0 +1,3 @@
+"""Fixtures of the tests of attention."""
+
+from attentions import short as short
