@@ -23,7 +23,8 @@ from tinyml.dtype import NAMES
 from tinyml.errors import DeviceError
 from tinyml.frozen import dataclass
 from tinyml.program import Language
-from tinyml.runtime.machine import Machine, MemoryStats, NumpyMachine
+from tinyml.runtime.machine import Machine, MemoryStats
+from tinyml.runtime.memory import NumpyMachine
 from tinyml.setting import Setting
 from tinyml.turn import turn
 

@@ -16,14 +16,23 @@ dtype only to a higher kind (bool < int < float). docs/dtypes.md has the tables.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tinyml.errors import DTypeError
+
+_BOUNDS: dict[str, Callable[[int], tuple[int | float | bool, int | float | bool]]] = {
+    "b": lambda _: (False, True),
+    "u": lambda bits: (0, (1 << bits) - 1),
+    "i": lambda bits: (-1 << (bits - 1), (1 << (bits - 1)) - 1),
+    "f": lambda _: (-inf, inf),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +46,21 @@ class DType:
     is_float: bool = field(init=False)
     is_int: bool = field(init=False)  # signed or unsigned; bool is not one
     is_half: bool = field(init=False)  # a 16-bit float, whose sums are accumulated in float32
+    storage: np.dtype[Any] = field(init=False)  # of the bits that memory holds
+    compute: np.dtype[Any] = field(init=False)  # that numpy computes in
+    min: int | float | bool = field(init=False)  # the least value: -inf for floats
+    max: int | float | bool = field(init=False)  # the greatest value: inf for floats
 
     def __post_init__(self) -> None:  # asked for by every op, so looked up and not computed
-        object.__setattr__(self, "is_float", self.kind == "f")
-        object.__setattr__(self, "is_int", self.kind in "ui")
-        object.__setattr__(self, "is_half", self.kind == "f" and self.itemsize == 2)
+        own = (self.name, self.name) if self.name != "bfloat16" else ("uint16", "float32")
+        for name, value in (
+            ("is_float", self.kind == "f"),
+            ("is_int", self.kind in "ui"),
+            ("is_half", self.kind == "f" and self.itemsize == 2),
+            *zip(("storage", "compute"), map(np.dtype, own), strict=True),
+            *zip(("min", "max"), _BOUNDS[self.kind](self.bitsize), strict=True),
+        ):
+            object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
         """As in numpy: its names are equal to it, and types as numpy reads them."""
@@ -56,29 +75,9 @@ class DType:
     __hash__ = object.__hash__
 
     @property
-    def storage(self) -> np.dtype[Any]:
-        """The numpy dtype with the bits that memory holds (uint16 for bfloat16)."""
-        return _STORAGE[self.name]
-
-    @property
-    def compute(self) -> np.dtype[Any]:
-        """The numpy dtype that numpy computes in (float32 for bfloat16)."""
-        return _COMPUTE[self.name]
-
-    @property
     def bitsize(self) -> int:
         """Bits of one element."""
         return 8 * self.itemsize
-
-    @property
-    def min(self) -> int | float | bool:
-        """The least value: -inf for floats."""
-        return _bounds(self)[0]
-
-    @property
-    def max(self) -> int | float | bool:
-        """The greatest value: inf for floats."""
-        return _bounds(self)[1]
 
     def __lt__(self, other: DType) -> bool:
         """Whether `other` stands above this in the order of promotion; where none does, False."""
@@ -114,9 +113,7 @@ NAMES = _BY_NAME | {d.also: d for d in ALL if d.also}  # every spelling of every
 INDICES = (int32, int64)  # of places along an axis
 FLOAT16_MAX = 65504.0  # the greatest finite number
 
-_STORAGE = {d.name: np.dtype("uint16" if d is bfloat16 else d.name) for d in ALL}
-_COMPUTE = {d.name: np.dtype("float32" if d is bfloat16 else d.name) for d in ALL}
-_BY_NUMPY = {_STORAGE[d.name]: d for d in ALL if d is not bfloat16}
+_BY_NUMPY = {d.storage: d for d in ALL if d is not bfloat16}
 _SIGNED = {1: int8, 2: int16, 4: int32, 8: int64}
 
 
@@ -211,16 +208,6 @@ def _promote_two(a: DType, b: DType) -> DType:
     if signed.itemsize > unsigned.itemsize:
         return signed
     return _SIGNED.get(2 * unsigned.itemsize, uint64)
-
-
-@cache
-def _bounds(dtype: DType) -> tuple[int | float | bool, int | float | bool]:
-    if dtype.kind == "b":
-        return False, True
-    if dtype.kind == "f":
-        return float("-inf"), float("inf")
-    info = np.iinfo(dtype.storage)
-    return int(info.min), int(info.max)
 
 
 def bfloat16_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:

@@ -21,8 +21,8 @@ from tinyml.program import Language, Program
 from tinyml.runtime import compiler as compilers
 from tinyml.runtime import memory as memory_module
 from tinyml.runtime.cpu import CpuMachine, thread_count, vectors
-from tinyml.runtime.machine import Buffer, Machine, NumpyMachine
-from tinyml.runtime.memory import HostMemory, size_class
+from tinyml.runtime.machine import Buffer, Machine
+from tinyml.runtime.memory import HostMemory, NumpyMachine, size_class
 from tinyml.runtime.translation_units import share, work
 
 PRELUDE = "typedef float f32;\nstatic inline f32 twice(f32 x) { return x + x; }"

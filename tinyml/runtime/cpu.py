@@ -16,7 +16,7 @@ from tinyml.faults import raise_noted
 from tinyml.program import Program
 from tinyml.runtime import compiler, limits, pool
 from tinyml.runtime.cpu_ceilings import Probe, processor, programs
-from tinyml.runtime.machine import MemoryStats, OnHost
+from tinyml.runtime.machine import OnHost
 from tinyml.runtime.memory import HostMemory
 
 # What a thread must have to do before it pays to hand it over: a few microseconds of work.
@@ -181,8 +181,8 @@ class CpuMachine(OnHost):
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
         self.name = "CPU"
-        self._memory = HostMemory(self.name, memory_limit)
-        self.allocate, self.free = self._memory.allocate, self._memory.free
+        memory = HostMemory(self.name, memory_limit)
+        self.allocate, self.free, self.memory_stats = memory.allocate, memory.free, memory.stats
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         self._cache = cache
         self.compiler = _compiler(config.current.compiler, cache, meanwhile)
@@ -193,9 +193,6 @@ class CpuMachine(OnHost):
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CpuPlan:
         return CpuPlan(calls, self._pool)
-
-    def memory_stats(self) -> MemoryStats:
-        return self._memory.stats()
 
     @property
     def identity(self) -> str:

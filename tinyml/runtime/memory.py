@@ -9,12 +9,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import numpy as np
 
 from tinyml import trace
-from tinyml.errors import OutOfMemoryError
+from tinyml.errors import DeviceError, OutOfMemoryError
+from tinyml.program import Program
 from tinyml.runtime import limits
-from tinyml.runtime.machine import MemoryStats
+from tinyml.runtime.machine import Executable, MemoryStats, OnHost
 from tinyml.turn import short_lock
 
 ALIGNMENT = _LINE = 64  # bytes of a cache line, and of the widest vector
@@ -145,3 +148,26 @@ class HostMemory(Blocks):
             f"{self.device} has no memory for {nbytes:,} bytes: {self._in_use:,} of at most "
             f"{self.limit:,} bytes are in use, and none are kept for reuse"
         )
+
+
+class NumpyMachine(OnHost):
+    """Where the reference interpreter has its arrays; it runs no programs."""
+
+    def __init__(self) -> None:
+        self.name, memory = "NUMPY", HostMemory("NUMPY")
+        self.allocate, self.free, self.memory_stats = memory.allocate, memory.free, memory.stats
+
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
+        """NUMPY has no compiler: DeviceError."""
+        raise DeviceError(
+            f"NUMPY runs no programs (asked to load {', '.join(p.name for p in programs)}): its "
+            "values come from the reference interpreter; CPU, EMU and CUDA run programs"
+        )
+
+    @property
+    def identity(self) -> str:
+        """numpy, of this version."""
+        return f"numpy {np.__version__}"
+
+    def ceilings(self) -> None:
+        """None: it runs no programs."""
