@@ -50,7 +50,7 @@ def test_gradients(mask: str) -> None:
     meets = {"none": None, "causal": apart >= 0, "window": (apart >= 0) & (apart < 40)}[mask]
     out = q.scaled_dot_product_attention(k, v, attn_mask=meets)
     loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
-    texts = [agree(made) for made in kernels(loss.gradient(q, k, v))]
+    texts = [agree(made) for made in kernels(*loss.gradient(q, k, v))]
     assert all("tinyml_wgmma" in text for text in texts)
     begun = [text for text in texts if re.search(r"r0_first = (?!0)|for \(int r0 = (?!0)", text)]
     assert len(begun) == {"none": 0, "causal": 1, "window": len(texts)}[mask]
@@ -95,7 +95,7 @@ def test_what_two_products_read_lies_there_once() -> None:
     q, k, v = given(1, 2, 256, 256, 64, bfloat16)
     out = q.scaled_dot_product_attention(k, v)
     loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
-    for made in kernels(loss.gradient(q, k, v)):
+    for made in kernels(*loss.gradient(q, k, v)):
         plain = lower(made)
         tiles = optimize(plain, choose(plain, HOPPER)[0]).nests[0].tiles
         slots = [e.slot for tile in tiles for e in nodes(tile.value) if isinstance(e, Load)]
@@ -122,7 +122,7 @@ def gradient_of_keys(
     q, k, v = made
     out = q.scaled_dot_product_attention(k, v, meets, is_causal=causal, enable_gqa=gqa)
     loss = (out * memory(*out.shape, dtype=q.dtype, device="EMU")).sum()
-    return kernels(loss.gradient(k, v))[-1]
+    return kernels(*loss.gradient(k, v))[-1]
 
 
 @pytest.mark.parametrize(
