@@ -28,10 +28,10 @@ class Log:
 @pytest.mark.parametrize(
     ("add", "words"),
     [
-        (lambda log, x: log.losses.append(x), "the list log.losses"),
-        (lambda log, x: log.losses.append({"loss": (x, 1)}), "the list log.losses"),
-        (lambda log, x: log.recent.append(x.detach()), "the deque log.recent"),
-        (lambda log, x: log.by_step.update({len(log.by_step): x}), "the dict log.by_step"),
+        (lambda log, x: log.losses.append(x), "the list Log: losses"),
+        (lambda log, x: log.losses.append({"loss": (x, 1)}), "the list Log: losses"),
+        (lambda log, x: log.recent.append(x.detach()), "the deque Log: recent"),
+        (lambda log, x: log.by_step.update({len(log.by_step): x}), "the dict Log: by_step"),
     ],
 )
 def test_what_grows_is_named(add: Callable[[Log, Tensor], None], words: str, device: str) -> None:
@@ -42,16 +42,8 @@ def test_what_grows_is_named(add: Callable[[Log, Tensor], None], words: str, dev
         add(log, loss)
         return loss
 
-    with pytest.raises(JitError, match="step: each call adds a Tensor to a"):
+    with pytest.raises(JitError, match=f"step: each call adds a Tensor to {words}"):
         calls(step)
-    log = Log()
-
-    def named(x: Tensor) -> Tensor:
-        log.losses, log.recent, log.by_step  # noqa: B018
-        return step(x)
-
-    with pytest.raises(JitError, match=rf"to {words} \(.*test_jit_growing.py:\d+\)"):
-        calls(named)
 
 
 def test_a_method_that_appends_to_its_own_list(device: str) -> None:
@@ -66,7 +58,7 @@ def test_a_method_that_appends_to_its_own_list(device: str) -> None:
 
     model = Model()
     model.step(Tensor([1.0]))
-    with pytest.raises(JitError, match=r"the list self.seen \("):
+    with pytest.raises(JitError, match="the list Model: seen"):
         model.step(Tensor([1.0]))
 
 

@@ -22,7 +22,6 @@ from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
-from tinyml.jit.numbers import Assumed, Watch, assumed, check_constants, check_places, named, places
 from tinyml.jit.outside import (
     Named,
     Trained,
@@ -47,6 +46,17 @@ from tinyml.jit.structure import (
     rebuild,
     records,
 )
+from tinyml.jit.walk import walked_from
+from tinyml.jit.watch import (
+    Place,
+    Watch,
+    check_places,
+    constants,
+    named,
+    reference,
+    there_are,
+    watched,
+)
 from tinyml.lazy import Data
 from tinyml.tensor import Tensor
 from tinyml.turn import turn
@@ -62,7 +72,7 @@ class TinyJit(Generic[_P, _R]):
 
     Tensors among the arguments may have other values in each call; shapes, dtypes, devices,
     and all other values must be those of the capture, also what its code reads besides
-    (`numbers.py`). Tensors that the function uses besides may be assigned to, inside and outside.
+    (`watch.py`). Tensors that the function uses besides may be assigned to, inside and outside.
     Results are new tensors in each call, and carry no gradient. Dataclasses are containers, too.
 
     Threads replay in turn. What other threads record while one captures is no part of it; where
@@ -103,8 +113,7 @@ class TinyJit(Generic[_P, _R]):
         self._used: list[weakref.ref[Tensor]] = []  # in the last call that was not a replay
         self._trained: list[Trained] = []  # likewise
         self._left: list[weakref.ref[Tensor]] = []  # behind, by that call
-        self._assumed: list[Assumed] = []  # likewise
-        self._constants: list[Tensor] = []  # likewise
+        self._assumed: list[Place] = []  # likewise
         self._objects: list[Callable[[], Any]] = []  # that it returned
         self._named: list[Named] = []
         self._in_vain = 0  # so many calls were to be captured, and were not
@@ -205,8 +214,8 @@ class TinyJit(Generic[_P, _R]):
             wanted = [*results, *recording.assigned(), *constant_gradients(recording)]
             Tensor.realize(*wanted) if wanted else None
         self._outline = recording.outline()
-        self._assumed, self._constants = assumed(function, besides)
-        self._objects = [*map(_reference, objects(structure))]
+        self._assumed = watched(walked_from(function, besides))
+        self._objects = [*map(reference, objects(structure))]
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
         self._used = [*used(recording), *given]
         self._trained = trained(recording, self._used)
@@ -225,26 +234,26 @@ class TinyJit(Generic[_P, _R]):
         setting = arguments, Tensor.training
         self._looks = looks(tensors)
         same = setting == (self._arguments, self._training)
-        there = places(function, besides)
-        captured = capture(function, tensors, self._used, self._left if same else [])
+        there, names = there_are(walked_from(function, besides))
+        left = self._left if same else []
+        captured = capture(function, tensors, self._used, left, names)
         found, structure, step, outline, self._used, self._left, obstacle = captured
         before, self._outline = self._outline, outline
-        known = self._constants
-        self._assumed, self._constants = assumed(function, besides, self._assumed if same else None)
-        check_constants(known, self._constants)
+        walk = walked_from(function, besides)
+        self._assumed = watched(walk, self._assumed if same else None)
+        check_places(there, walk.places(), () if step is None else step.parts.reads())
         check_objects(structure, self._objects)
-        self._objects = [*map(_reference, objects(structure))]
+        self._objects = [*map(reference, objects(structure))]
         self._arguments, self._training = setting
         if step is not None:
             if same and before is not None:
                 outline.check_same(before)
-            check_places(there, places(function, besides), step.parts.reads())
             self._outline, self._results, self._step = None, structure, step
-            step.parts.assumed = Watch(self._assumed, self._constants)
+            step.parts.assumed = Watch(self._assumed, constants(walk))
             self._named = named_arguments(tensors, named(self._function, *bound))
             if self._named:
                 obstacle = "it is given tensors, now and then others, that its code reads, too"
-            self._used, self._left, self._assumed, self._constants = [], [], [], []
+            self._used, self._left, self._assumed = [], [], []
         self._trained = []
         self._count_in_vain(obstacle)
         result: _R = rebuild(structure, iter(found))
@@ -304,19 +313,10 @@ _ALONE: dict[str, Any] = {
     "_trained": [],
     "_left": [],
     "_assumed": [],
-    "_constants": [],
     "_objects": [],
 }
 _PATIENCE = 4  # captures in vain until there is a warning: threads may disturb one or two
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _reference(value: Any) -> Callable[[], Any]:
-    """A weak reference to what can have one."""
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: value
 
 
 class _Method(Generic[_P, _R]):

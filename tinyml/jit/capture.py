@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ def capture(
     inputs: list[Tensor],
     used: list[weakref.ref[Tensor]],
     left: list[weakref.ref[Tensor]],
+    names: Mapping[int, str],
 ) -> Captured:
     """Call `function`, which used these tensors in its last call, and left these behind.
 
@@ -63,7 +64,7 @@ def capture(
             _check_arguments_unchanged(inputs, clock)
             gc.collect()  # so that what is still there is what the function left behind
             _realize_changes(results, before, recording)
-            growing.check(function.func, function.args, recording.left())
+            growing.check(function.func, names, recording.left())
     finally:
         capturing.active = False
     if not recording.launches:
@@ -77,9 +78,9 @@ def capture(
     elif any(before.leaf(t) is None for t in given) or not before.was_ready(recording):
         obstacle = outside.unready(recording)
     step = None if obstacle else analysis.step(own, hidden)
-    tensors = _tensors(results, inputs)[hidden:]
     used = [*outside.used(recording), *map(weakref.ref, given)]
     left = list(map(weakref.ref, recording.left()))
+    tensors = _tensors(results, inputs)[hidden:]
     return Captured(tensors, structure, step, outline, used, left, obstacle)
 
 

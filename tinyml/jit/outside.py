@@ -7,15 +7,14 @@ are left alone: they may belong to another thread, in the middle of an op.
 
 from __future__ import annotations
 
-import dis
 import gc
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from types import CellType, CodeType, FunctionType
+from types import CellType
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -266,16 +265,16 @@ class Growing:
             level = [x for x in containers if not wanted.isdisjoint(map(id, _parts(x)))]
             self._before += [(x, len(x)) for x in level if type(x) in _GROWS]
 
-    def check(self, function: Callable[..., Any], given: Sequence[Any], left: list[Any]) -> None:
-        """JitError if something has grown by what this call left behind."""
+    def check(self, function: Any, names: Mapping[int, str], left: list[Any]) -> None:
+        """JitError if something has grown by what this call left behind; `names` are by `id`."""
         new = set(map(id, left))
         for container, count in self._before:
             if len(container) > count and any(id(t) in new for t in _within(container, _DEPTH)):
-                name = getattr(function, "__name__", repr(function))
+                name = f"the {type(container).__name__} {names.get(id(container), 'outside')}"
+                called = getattr(function, "__name__", repr(function))
                 raise JitError(
-                    f"{name}: each call adds a Tensor to {_named(function, given, container)}. A "
-                    "replay does not call the function, and would add nothing: return the tensor, "
-                    "and add it outside"
+                    f"{called}: each call adds a Tensor to {name}. A replay does not call the "
+                    "function, and would add nothing: return the tensor, and add it outside"
                 )
 
 
@@ -296,37 +295,9 @@ def _within(value: Any, depth: int) -> Iterator[Tensor]:
             yield from _within(part, depth - 1)
 
 
-def _named(function: Callable[..., Any], given: Sequence[Any], container: Any) -> str:
-    """What the function calls a container, and where, as far as its text says so."""
-    kind = type(container).__name__
-    if not isinstance(function, FunctionType):
-        return f"a {kind} outside"
-    code = function.__code__
-    known = {name: function.__globals__.get(name) for name in code.co_names}
-    known |= dict(zip(code.co_freevars, map(content, function.__closure__ or ()), strict=True))
-    known |= dict(zip(code.co_varnames, given, strict=False))
-    for name, value in known.items():
-        if value is container:
-            return f"the {kind} {name}{_line(code, name)}"
-        for attribute, part in getattr(value, "__dict__", {}).items():
-            if part is container and attribute in code.co_names:
-                return f"the {kind} {name}.{attribute}{_line(code, attribute)}"
-    return f"a {kind} outside"
-
-
 def content(cell: CellType, nothing: object = None) -> Any:
     """What a name of a function around stands for, or `nothing` if it has no value yet."""
     try:
         return cell.cell_contents
     except ValueError:
         return nothing
-
-
-def _line(code: CodeType, name: str) -> str:
-    line = code.co_firstlineno
-    starts = dict(dis.findlinestarts(code))
-    for instruction in dis.get_instructions(code):
-        line = starts.get(instruction.offset) or line
-        if instruction.argval == name:
-            return f" ({code.co_filename}:{line})"
-    return ""

@@ -1,18 +1,17 @@
 """Picture: what a replay compares of a value that code reads besides tensors.
 
-plain      a number, text, None, a member of an enum, a dtype, ...   itself
-container  a list, dict, set, small array, ...                       its Picture
-object     a tensor, a layer, a function, ...                        which one it is
-
-picture ::= Picture(kind, key*, part*)    part ::= plain | picture | id
+picture ::= Plain(type, text)       a number, text, None, a member of an enum, a dtype, ...
+          | (type, size, picture*)  a list, dict, set, small array, ...; bytes if all is plain
+          | id                      an object: a tensor, a layer, a function, ...
 """
 
 from __future__ import annotations
 
 import enum
+import marshal
 from collections import deque
-from collections.abc import Callable, Collection
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache, partial
 from itertools import islice
 from numbers import Number
 from types import NoneType
@@ -21,22 +20,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinyml.dtype import DType
-from tinyml.frozen import dataclass
 
 CONTAINERS = (list, dict, tuple, set, frozenset, deque, np.ndarray)
 MANY = 1000  # elements of a container are looked at
 _DEEP = 3  # containers within each other
 _BYTES = 1 << 14  # of an array that is compared element by element
-_WHOLE, _OBJECTS = {set, frozenset, np.ndarray, object}, {object}
-_PLAIN = (Number, np.generic, str, bytes, NoneType, enum.Enum, slice, range, DType, type)
+_PLAIN = (Number, np.generic, str, bytes, NoneType, enum.Enum, slice, range, DType)
+_EXACT = {int, float, complex, bool, str, bytes, NoneType}  # which marshal tells apart
 
 
-class Picture(NamedTuple):
-    """What is in a container: ids, if its kind is `object`."""
+class Plain(NamedTuple):
+    """A value that is compared as it is written: 2 and 2.0 are two, and 0.0 and -0.0."""
 
     kind: Any
-    keys: Any
-    parts: tuple[Any, ...]
+    text: str
 
 
 @lru_cache(maxsize=1000)
@@ -48,37 +45,56 @@ def _sort(kind: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is compared as it is."""
+    """Whether a value is compared as it is, and does not change."""
     kind: Any = type(value)
     return _sort(kind) is Number or (_sort(kind) is tuple and all(map(is_plain, value)))
+
+
+def _plain(value: Any) -> Plain:
+    kind: Any = type(value)
+    if isinstance(value, enum.Enum):  # which people give texts of their own
+        return Plain(kind, f"{kind.__name__}.{value.name}")
+    return Plain(kind, str(value) if isinstance(value, np.generic) else repr(value))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of one type are the same, or equal if they are not plain."""
+    if one is other or not is_plain(one):
+        return one is other or bool(one == other)
+    return _plain(one) == _plain(other)
 
 
 def picture(value: Any, deep: int = _DEEP) -> Any:
     """What is compared of a value; its objects are not kept."""
     kind: Any = type(value)
     sort = _sort(kind)
-    if sort is list:
-        return _pictured(kind, value, deep)
     if sort is Number or (sort is tuple and is_plain(value)):
-        return value
-    if sort is object:
-        return Picture(object, None, (id(value),))
+        return _plain(value)
+    if sort is object or deep < 0:
+        return id(value)
     if sort is np.ndarray:
         said = value.tobytes() if value.nbytes <= _BYTES else id(value)
-        return Picture(sort, None, (value.dtype.str, value.shape, said))
+        return kind, (value.dtype.str, value.shape), said
     if sort is dict:
-        return _pictured(kind, value.values(), deep, _pictured(kind, value, 0).parts)
-    if sort in _WHOLE:
-        return Picture(sort, None, (len(value), frozenset(_pictured(kind, value, 0).parts)))
-    return _pictured(kind, value, deep)
+        return kind, _parts(value, 0), _parts(value.values(), deep)
+    shown = _parts(value, deep)
+    return kind, len(value), frozenset(shown) if sort in (set, frozenset) else shown
 
 
-def _pictured(kind: type[Any], values: Collection[Any], deep: int, keys: Any = None) -> Picture:
+@lru_cache(maxsize=1000)
+def _lot(kinds: frozenset[Any]) -> Any:
+    """What values of these types are: `Number` if marshal tells them apart, `object` if such."""
+    sorts = {*map(_sort, kinds)}
+    return Number if kinds <= _EXACT else object if sorts == {object} else None
+
+
+def _parts(values: Collection[Any], deep: int) -> Any:
+    """Pictures of what is in a container, in one go where it can be."""
     found = values if len(values) <= MANY else tuple(islice(values, MANY))
-    if {*map(_sort, {*map(type, found)})} == _OBJECTS:  # no step of Python for each of many layers
-        return Picture(object, keys, tuple(map(id, found)))
-    shown = [picture(v, deep - 1) if deep else v if is_plain(v) else id(v) for v in found]
-    return Picture(kind, keys, tuple(shown))
+    lot = _lot(frozenset(map(type, found)))
+    if lot is Number:
+        return marshal.dumps(tuple(found), 2)
+    return tuple(map(id, found) if lot is object else [picture(v, deep - 1) for v in found])
 
 
 def parts(container: Any) -> Collection[Any]:
@@ -87,57 +103,23 @@ def parts(container: Any) -> Collection[Any]:
     return found
 
 
-def are_objects(value: Any) -> bool:
-    """Whether a value is a list of nothing but objects."""
-    return type(value) is list and picture(value)[:2] == (object, None) and len(value) <= MANY
-
-
-def members(value: Any) -> tuple[int, ...]:
-    """What is compared of such a list, as of layers: a picture takes longer."""
-    return tuple(map(id, value))
-
-
-def same(value: Any) -> Any:
-    """What is compared of something plain."""
-    return value
-
-
-@dataclass(frozen=True)
-class _Entries:
-    """What a dict or list has at keys that it had."""
-
-    keys: tuple[Any, ...]
-
-    def __call__(self, value: Any) -> Any:
-        return picture({key: value[key] for key in self.keys})
-
-
-Compared = Callable[[Any], Any]  # `same`, `picture`, `members`, `entries`, or `id`
+Compared = Callable[[Any], Any]  # `picture`, `entries`, or `id`
 
 
 def entries(container: Any) -> Compared:
     """How a container is compared that the code itself fills, as a cache: others may come."""
-    if are_objects(container) or not isinstance(container, (dict, list)):
+    if not isinstance(container, (dict, list)):
         return picture
     items = container.items() if isinstance(container, dict) else enumerate(container)
-    return _Entries(tuple(key for key, value in islice(items, MANY) if value is not None))
+    keys = [key for key, value in islice(items, MANY) if value is not None]
+    is_full = isinstance(container, list) and len(keys) == len(container)
+    return picture if is_full else partial(_entries, keys)
+
+
+def _entries(keys: Iterable[Any], container: Any) -> Any:
+    return picture({key: container[key] for key in keys})
 
 
 def compared(value: Any) -> Compared:
     """How a value is compared that code reads."""
-    if is_plain(value):
-        return same
-    return picture if isinstance(value, CONTAINERS) else id
-
-
-def difference(called: str, then: Any, now: Any) -> str:
-    """What is another one in a picture, as a sentence of whom it belongs to."""
-    if not (isinstance(then, Picture) and isinstance(now, Picture)):
-        one, other = ("an object" if isinstance(x, Picture) else x for x in (then, now))
-        return f"{called} was {one} when the function was captured, and is {other} now"
-    if then[:2] != now[:2] or len(then.parts) != len(now.parts) or _sort(then.kind) in _WHOLE:
-        return f"{called} holds something else than when the function was captured"
-    names = then.keys or range(len(then.parts))
-    pairs = zip(names, then.parts, now.parts, strict=True)
-    name, one, other = next(three for three in pairs if three[1] != three[2])
-    return difference(f"{called}[{name!r}]", one, other)
+    return picture if is_plain(value) or isinstance(value, CONTAINERS) else id

@@ -27,9 +27,9 @@ from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.kept_gradients import Kept, KeptGradients, check_required
-from tinyml.jit.numbers import Watch
 from tinyml.jit.outside import Somebodys, State
 from tinyml.jit.record import RESET, Launch
+from tinyml.jit.watch import Watch
 from tinyml.launch import NativePlan, execute, make, native, watched
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ledger import memory

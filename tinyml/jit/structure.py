@@ -24,7 +24,7 @@ import numpy.typing as npt
 from tinyml.dtype import DType
 from tinyml.errors import JitError
 from tinyml.jit.outside import content
-from tinyml.jit.picture import is_plain
+from tinyml.jit.picture import is_plain, same
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.tensor import Tensor
 
@@ -54,10 +54,15 @@ class DictPart(NamedTuple):
 
 
 class ValuePart(NamedTuple):
-    """Anything else: 1, 1.0 and True are three values."""
+    """Anything else: 1, 1.0 and True are three values, 0.0 and -0.0 are two."""
 
     kind: type[Any]
     value: Any
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ValuePart) or self.kind is not other.kind:
+            return False
+        return same(self.value, other.value)
 
 
 class _Array:
@@ -115,7 +120,7 @@ def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
     if kind is ValuePart:
         if own is np.ndarray:
             return isinstance(value, np.ndarray) and parts.equals(value)
-        return type(value) is own and (value is parts or bool(value == parts))
+        return type(value) is own and same(value, parts)
     if kind is DictPart:
         if not isinstance(value, dict) or len(value) != len(own):
             return False

@@ -18,10 +18,10 @@ from typing import Any
 
 from tinyml.function import Function
 from tinyml.jit.outside import content
-from tinyml.jit.picture import CONTAINERS, MANY, Compared, compared, picture, same
+from tinyml.jit.picture import CONTAINERS, MANY, Compared, compared, is_plain, picture
 from tinyml.tensor import Tensor
 
-CELL = "cell_contents"
+CELL, DICT, GETATTR = "cell_contents", "__dict__", "__getattr__"
 LAYERS = "tinyml.nn."
 _KNOWN = {*sys.stdlib_module_names, "numpy", "tinyml"}
 NOTHING: Any = object()
@@ -31,8 +31,8 @@ _ABOUT = (*_UNASKED, "__delattr__", "__post_init__", "__reduce__", "__getstate__
 # methods of containers that tell nothing of what is in them
 _CHANGES = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "clear"}
 _NO_CODE = (Tensor, type, ModuleType, FunctionType, MethodType, partial, *CONTAINERS)
-_BAGS = {"types", "argparse"}  # whose objects have what is put there
-_BY_NAME = {"getattr", "hasattr", "attrgetter"}
+_BAGS = {"types", "argparse", "_thread"}  # whose objects have what is put there
+_BY_NAME = {"getattr", "hasattr", "attrgetter", "vars"}
 
 
 @lru_cache(maxsize=1000)
@@ -45,9 +45,13 @@ def _walked(name: str | None) -> bool:
 @lru_cache(maxsize=1000)
 def _asked(kind: Any) -> tuple[str, ...]:
     """The methods of people's own that Python calls where an object is handed on."""
-    own = [vars(k).items() for k in kind.__mro__ if _walked(k.__module__)]
-    named = (name for name, x in chain(*own) if isinstance(x, FunctionType) and name not in _ABOUT)
-    return tuple(dict.fromkeys(name for name in named if name.startswith("__")))
+    own = chain(*[vars(k).items() for k in kind.__mro__ if _walked(k.__module__)])
+    named = {n: x for n, x in own if n.startswith("__") and n not in _ABOUT}
+    return tuple(n for n, x in named.items() if isinstance(x, FunctionType) and _has_names(x))
+
+
+def _has_names(function: Any) -> bool:
+    return _walked(function.__globals__.get("__name__"))
 
 
 @lru_cache(maxsize=1000)
@@ -72,8 +76,9 @@ class Walk:
         self._besides = {id(x) for x in besides}
         self.read: dict[tuple[int, Any], tuple[Any, str, Any, Compared]] = {}  # whose, and name
         self.whose: dict[int, tuple[Any, Any, Any, str]] = {}  # who has a container, and as what
-        self.sets: set[str] = set()  # names that the code sets
-        self._others: set[str] = set()  # attributes of who knows what
+        self.sets: set[Any] = set()  # whose names the code sets, or which of who knows whom
+        self._others: set[tuple[str, bool]] = set()  # attributes of who knows what, and if called
+        self._asked: set[str] = set()  # those of them that an object may lack
         self._some: dict[int, Any] = {}  # objects in containers: perhaps of these
         self._left: list[tuple[CodeType, Mapping[str, Any], dict[str, Any]]] = []  # to be walked
         self._seen: dict[tuple[int, ...], Any] = {}
@@ -96,8 +101,14 @@ class Walk:
             while self._left:
                 self._code(*self._left.pop())
             for holder in [*self._some.values()]:
-                for name in [*self._others]:
-                    self._hand_on(self._attribute(holder, name))
+                for name, called in [*self._others]:
+                    if not (called and is_plain(_own(holder).get(name, NOTHING))):
+                        self._hand_on(self._attribute(holder, name))
+        for holder in self._some.values():
+            lacks = frozenset(n for n in self._asked if not hasattr(type(holder), n))
+            if lacks and hasattr(holder, DICT):
+                by = partial(_those_of, lacks.difference(_own(holder)))
+                self.read[id(holder), DICT] = holder, "an attribute", {}, by
 
     def value(self, value: Any, *given: Any, **named: Any) -> None:
         """Code names this, and is about to call it, or to hand it on: walk what a call runs."""
@@ -144,11 +155,11 @@ class Walk:
         """Code reads this of an object; a container is looked at where more is said of it."""
         if id(holder) in self._besides:
             return
-        by = compared(value)
-        if by is picture:
+        by, plain = compared(value), is_plain(value)
+        if by is picture and not plain:
             self.whose.setdefault(id(value), (holder, name, value, called or name))
             return
-        told = by is same or callable(value) or isinstance(value, Tensor) or self._has_code(value)
+        told = plain or callable(value) or isinstance(value, Tensor) or self._has_code(value)
         if told and not (isinstance(value, type) and isinstance(holder, (ModuleType, dict))):
             self.read[id(holder), name] = holder, called or name, value, by
 
@@ -166,7 +177,14 @@ class Walk:
         places = [own, *map(vars, kind.__mro__)] if _walked(kind.__module__) else [own]
         if isinstance(holder, ModuleType) and not _walked(holder.__name__):
             return NOTHING
-        found = next((place[name] for place in places if name in place), NOTHING)
+        if isinstance(holder, type) and not _walked(holder.__module__):
+            return NOTHING
+        if name == "__class__":
+            return kind
+        found = own if name == DICT else next((p[name] for p in places if name in p), NOTHING)
+        if found is NOTHING and name != GETATTR and GETATTR in _asked(kind):
+            self._others.add((name, False))
+            return self._attribute(holder, GETATTR)
         if isinstance(found, MemberDescriptorType):  # of __slots__
             found = getattr(holder, name, NOTHING)
             own = {name: found}
@@ -196,7 +214,7 @@ class Walk:
 
     def _function(self, function: Any, *given: Any, **named: Any) -> None:
         scope, key = function.__globals__, (id(function), *map(id, given[:1]))
-        if key in self._seen or not _walked(scope.get("__name__")):
+        if key in self._seen or not _has_names(function):
             return
         self._seen[key] = function, given
         code, cells = function.__code__, function.__closure__ or ()
@@ -214,14 +232,15 @@ class Walk:
         called = False  # it is, next
         if not _BY_NAME.isdisjoint(code.co_names):
             known = filter(str.isidentifier, (x for x in code.co_consts if isinstance(x, str)))
-            self._others.update(known)
+            self._asked.update(known)
+            self._others.update((name, False) for name in self._asked)
         for op, name in _read(code):
             if op in ("LOAD_ATTR", "LOAD_METHOD"):
+                called = op == "LOAD_METHOD"
                 if at is NOTHING:
-                    self._others.add(name)
+                    self._others.add((name, called))
                 else:
                     at = self._attribute(at, name)
-                called = op == "LOAD_METHOD"
                 continue
             if op == "LOAD_CONST" and isinstance(at, (dict, list)):
                 key = name
@@ -229,8 +248,10 @@ class Walk:
             if op == "BINARY_SUBSCR" and key is not NOTHING:
                 at, key = self._item(at, key), NOTHING
                 continue
-            if op == "STORE_ATTR" and name in _own(at):
-                self._note(at, name, _own(at)[name])
+            if op == "STORE_ATTR":
+                self.sets.add(name if at is NOTHING else (id(at), name))
+                if name in _own(at):
+                    self._note(at, name, _own(at)[name])
             self.value(at) if called else self._hand_on(at)
             held = at if isinstance(at, CONTAINERS) else held
             key, called = NOTHING, False
@@ -243,25 +264,25 @@ class Walk:
 
     def _loaded(self, op: str, name: Any, scope: Mapping[str, Any], names: dict[str, Any]) -> Any:
         """What an instruction loads, if it is known; what it stores is noted."""
-        at = NOTHING
+        at = place = NOTHING
         if op in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"):
             module: Any = sys.modules.get(scope.get("__name__", ""))
             if module is None or vars(module) is not scope:  # a doctest, or what exec runs
                 module = scope
-            at = scope.get(name, NOTHING)
+            at, place = scope.get(name, NOTHING), (id(module), name)
             self._note(module, name, at)
         elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "STORE_DEREF")):
             at = names.get(name, NOTHING)
             if isinstance(at, CellType):
                 cell, at = at, content(at, NOTHING)
+                place = id(cell), CELL
                 self._note(cell, CELL, at, name)
         elif isinstance(name, CodeType):
             own = name.co_varnames[: name.co_argcount]
             self._code(name, scope, {n: v for n, v in names.items() if n not in own})
-        if op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
-            self.sets.add(name)
-            return NOTHING
-        return at
+        if op in ("STORE_GLOBAL", "STORE_DEREF"):
+            self.sets.add(place)
+        return NOTHING if op.startswith("STORE") else at
 
     def _store(self, container: Any) -> None:
         """Code puts something there: another container in its place would not get it."""
@@ -296,6 +317,11 @@ def _put(found: dict[tuple[Any, ...], Tensor], path: tuple[Any, ...], value: Any
 
 
 _DEEP = 5  # names of a place, of which the first is a holder's id
+
+
+def _those_of(names: frozenset[str], there: Mapping[str, Any]) -> frozenset[str]:
+    """Which of these names an object has got."""
+    return names & there.keys()
 
 
 def _own(value: Any) -> Mapping[str, Any]:

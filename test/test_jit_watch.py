@@ -1,4 +1,4 @@
-"""TinyJit and the numbers that a function reads besides its arguments: others are an error."""
+"""TinyJit and the values that a function reads besides its arguments: others are an error."""
 
 from __future__ import annotations
 
@@ -261,6 +261,72 @@ VALUES: dict[str, tuple[Any, Any, Callable[[Any], float]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("then", "now"), [(2, 2.0), (1, True), (0.0, -0.0), ([0.0, 1], [-0.0, 1]), ((1, 2), (1, 2.0))]
+)
+def test_numbers_that_are_equal_and_not_the_same(then: Any, now: Any) -> None:
+    """A whole number is of another dtype, and 1 / -0.0 is another infinity."""
+    owner = SimpleNamespace(value=then)
+
+    def step(x: Tensor) -> Tensor:
+        value = sum(owner.value) if isinstance(owner.value, list) else owner.value
+        return (x * (value if isinstance(value, (int, float)) else value[1])).realize()
+
+    assert "value" in refused(step, partial(setattr, owner, "value", now))
+    jit = captured(lambda value, x: (x * 1).realize(), then)
+    with pytest.raises(JitError, match=r"argument value"):
+        jit(now, Tensor([1.0, 3.0]))
+
+
+class Forwarding:
+    """Asks another one for what it lacks."""
+
+    def __init__(self, to: Any) -> None:
+        self.to = to
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.to, name)
+
+
+WAYS_TO_ASK: dict[str, Callable[[Any], float]] = {
+    "vars()": lambda a: vars(a)["value"],
+    "__dict__": lambda a: a.__dict__["value"],
+    "__class__": lambda a: a.__class__.shared,
+    "all of __dict__": lambda a: sum(a.__dict__.values()),
+    "__getattr__": lambda a: Forwarding(a).value,
+    "hasattr()": lambda a: 2.0 if hasattr(a, "other") else 3.0,
+    "getattr()": lambda a: getattr(a, "other", 3.0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_ASK)
+def test_a_number_that_is_asked_for_by_its_name(way: str) -> None:
+    class Owner(SimpleNamespace):
+        shared = 2.0
+
+    owner, ask = Owner(value=2.0), WAYS_TO_ASK[way]
+    forwarding = Forwarding(owner)
+    read = (lambda: forwarding.value) if way == "__getattr__" else (lambda: ask(owner))
+    step = captured(lambda x: (x * read()).realize())
+    if "__dict__" not in way:
+        owner.unused = 1.0
+    step(Tensor([1.0, 3.0]))
+    names = {"__class__": "shared", "hasattr()": "other", "getattr()": "other"}
+    setattr(Owner if way == "__class__" else owner, names.get(way, "value"), 5.0)
+    with pytest.raises(JitError, match="was captured"):
+        step(Tensor([1.0, 3.0]))
+
+
+def test_a_number_whose_name_the_function_sets_of_another_object() -> None:
+    one, other = SimpleNamespace(scale=1.0), SimpleNamespace(scale=2.0)
+
+    def step(x: Tensor) -> Tensor:
+        one.scale = 3.0
+        return (x * other.scale).realize()
+
+    assert "scale was 2.0" in refused(step, partial(setattr, other, "scale", 3.0))
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_what_is_no_number_is_watched_as_numbers_are(name: str) -> None:
     """Of an object that the function has, hands on, or has in slots, and in place."""
@@ -406,6 +472,16 @@ def test_numbers_that_the_function_does_not_read_or_sets_itself_may_change() -> 
     model.part.scale = 3.0
     with pytest.raises(JitError, match=r"Part: scale was 2\.0"):
         model(Tensor([1.0]))
+
+
+def test_a_number_with_the_name_of_a_method_that_is_called_may_change() -> None:
+    def scaled(part: Any, x: Tensor) -> Tensor:
+        return x * part.scale - x.mean()
+
+    part = SimpleNamespace(scale=2.0, mean=1.0)
+    step = captured(lambda x: scaled(part, x).realize())
+    part.mean = 3.0
+    assert step(Tensor([1.0, 3.0])).tolist() == [0.0, 4.0]
 
 
 def test_numbers_that_did_not_matter_may_change() -> None:
@@ -564,7 +640,7 @@ def test_a_tensor_that_the_function_leaves_somewhere_and_that_is_replaced(place:
         else:
             model.h = Tensor([0.0])
 
-    names = {"a list": "seen was replaced", "a name": "last was replaced"}
+    names = {"a list": "seen holds something else", "a name": "last was replaced"}
     assert names.get(place, "h was replaced") in refused(step, change)
 
 
