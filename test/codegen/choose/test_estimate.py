@@ -19,6 +19,7 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.optimize.opts import Opt, OptKind
+from tinyml.kernel import Kernel
 from tinyml.ops import Op
 
 ONE = replace(stages.C, cores=1)
@@ -140,9 +141,10 @@ def test_rows_of_large_factors_are_asked_for_while_others_are_multiplied():
     assert rows(chosen(2048, 512, 64, WIDE))
     assert not rows(chosen(64, 64, 8192, WIDE))
     assert not rows(chosen(2048, 512, 64))
-    k = stages.kernel_of(graphs.matmul(leaf(220, 600), leaf(600, 64)))
-    assert rows(choose(lower(k), WIDE)[0])
-    stages.assert_right(k, 1e-4, WIDE)
+    opts = chosen(220, 600, 64, WIDE)
+    assert rows(opts)
+    k = stages.kernel_of(graphs.matmul(leaf(44, 20), leaf(20, 64)))
+    stages.assert_made(k, stages.simulated(WIDE, opts), 1e-4)
 
 
 def test_columns_that_are_one_panel_as_they_lie_are_not_copied():
@@ -249,9 +251,12 @@ def test_products_that_share_columns_leave_pieces_for_all_cores():
 
 def test_rows_that_are_in_other_lines_at_each_step_push_each_other_out():
     """Texts of a batch, of each of which a line has one number for a register tile."""
-    x, weights = memory(32, 256, 16), memory(256, 256)
-    k = stages.kernel_of(x.transpose(1, 2) @ weights.transpose(0, 1))
+
+    def product(texts: int, depth: int) -> Kernel:
+        x, weights = memory(texts, depth, 16), memory(256, depth)
+        return stages.kernel_of(x.transpose(1, 2) @ weights.transpose(0, 1))
+
     target = replace(stages.C, cores=2, cache=1 << 20, vector_bytes=32)
-    opts = choose(lower(k), target)[0]
+    opts = choose(lower(product(32, 256)), target)[0]
     assert of(opts, OptKind.LANES, "i1") == [8]
-    stages.assert_right(k, 1e-4, target)
+    stages.assert_made(product(2, 64), stages.simulated(target, opts), 1e-4)
