@@ -231,7 +231,24 @@ def test_a_number_of_a_dict_or_list_by_a_key_that_the_code_names(options: Any) -
 
     functions: dict[Any, Callable[[Tensor], Tensor]] = {0: lambda x: (x * options[0]).realize()}
     functions["scale"] = lambda x: (x * options["scale"]).realize()
-    assert f"{key!r} was 2.0" in refused(functions[key], change)
+    assert f"options[{key!r}] was 2.0" in refused(functions[key], change)
+
+
+@pytest.mark.parametrize("key", ["scale", "act"])
+def test_what_is_in_a_container_beside_tensors(key: str) -> None:
+    """A list or dict of its own with the same in it is as good, others may be put there."""
+    model = SimpleNamespace(parts={"w": Tensor([1.0, 2.0]).realize(), "scale": 2.0})
+    model.parts |= {"more": [1.0, {"act": Tensor.relu}]}
+    step = captured(lambda x: model.parts["more"][1]["act"](x * model.parts["w"]).realize())
+    if key == "scale":
+        step = captured(lambda x: (x * model.parts["w"] * model.parts["scale"]).realize())
+    model.parts = {**model.parts, "other": 3.0}
+    step(Tensor([1.0, 3.0]))
+    model.parts["more"][1]["act"] = Tensor.neg
+    model.parts["scale"] = 3.0
+    words = {"scale": r"parts\['scale'\] was 2\.0", "act": r"parts\['more'\]\[1\]\['act'\] was"}
+    with pytest.raises(JitError, match=f"SimpleNamespace: {words[key]}"):
+        step(Tensor([1.0, 3.0]))
 
 
 class Way(enum.Enum):
@@ -377,7 +394,7 @@ def test_what_a_function_changes_or_does_not_read_of_a_container_may_change() ->
         log.append(1.0)
     assert jit.captured is not None
     config["scale"] = 3.0
-    with pytest.raises(JitError, match=r"'scale' was 2\.0"):
+    with pytest.raises(JitError, match=r"config\['scale'\] was 2\.0"):
         jit(Tensor([1.0]))
 
 
@@ -433,6 +450,34 @@ def test_a_number_of_what_an_argument_is_if_none_is_given() -> None:
         return (x * by.scale).realize()
 
     assert "scale was 2.0" in refused(scaled, change)
+    bound = partial(lambda x, by: (x * by.scale).realize(), by=part)
+    assert "scale was 3.0" in refused(bound, partial(setattr, part, "scale", 4.0))
+
+
+def test_a_number_that_a_method_under_another_TinyJit_reads() -> None:
+    class Jitted:
+        scale = 2.0
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            return (x * self.scale).realize()
+
+    model = Jitted()
+    change = partial(setattr, model, "scale", 3.0)
+    assert "scale was 2.0" in refused(lambda x: model.step(x), change)
+
+
+def test_a_container_without_tensors_that_the_function_puts_something_into() -> None:
+    """As a table of metrics: what others put there is not read."""
+    metrics = {"epoch": 0}
+
+    def step(x: Tensor) -> Tensor:
+        metrics["size"] = x.shape[0]
+        return (x * 2).realize()
+
+    jit = captured(step)
+    metrics["epoch"] = 1
+    assert jit(Tensor([1.0, 3.0])).tolist() == [2.0, 6.0]
 
 
 def test_what_is_gone_is_named() -> None:
@@ -444,7 +489,7 @@ def test_what_is_gone_is_named() -> None:
     part.inner.power = 2
     step(Tensor([1.0, 3.0]))
     del scales["scale"]
-    with pytest.raises(JitError, match="dict: 'scale': gone since"):
+    with pytest.raises(JitError, match=r"scales\['scale'\]: gone since"):
         step(Tensor([1.0, 3.0]))
 
 

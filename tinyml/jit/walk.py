@@ -1,6 +1,6 @@
 """Walk: what the code of a function leads to, by the names that it reads, calls and hands on.
 
-    name ::= a global, a name of a function around, an attribute, a key of a dict or list
+    path ::= name key*    a global, a name of a function around, an attribute; in dicts and lists
 
 Nothing is run. What is reached in other ways, as by an object that a call returned, is not found.
 """
@@ -25,6 +25,7 @@ CELL, DICT, GETATTR = "cell_contents", "__dict__", "__getattr__"
 LAYERS = "tinyml.nn."
 _KNOWN = {*sys.stdlib_module_names, "numpy", "tinyml"}
 NOTHING: Any = object()
+Path = tuple[Any, ...]
 # of which an object is asked without being named by it, and more like these
 _UNASKED = ("__init__", "__new__", "__eq__", "__hash__", "__repr__", "__str__", "__setattr__")
 _ABOUT = (*_UNASKED, "__delattr__", "__post_init__", "__reduce__", "__getstate__", "__setstate__")
@@ -74,8 +75,8 @@ class Walk:
 
     def __init__(self, besides: Iterable[Any]) -> None:
         self._besides = {id(x) for x in besides}
-        self.read: dict[tuple[int, Any], tuple[Any, str, Any, Compared]] = {}  # whose, and name
-        self.whose: dict[int, tuple[Any, Any, Any, str]] = {}  # who has a container, and as what
+        self.read: dict[tuple[int, Path], tuple[Any, str, Any, Compared]] = {}  # whose, and as what
+        self.whose: dict[int, tuple[Any, Path, Any, str]] = {}  # who has a container, and as what
         self.sets: set[Any] = set()  # whose names the code sets, or which of who knows whom
         self._others: set[tuple[str, bool]] = set()  # attributes of who knows what, and if called
         self._asked: set[str] = set()  # those of them that an object may lack
@@ -88,10 +89,10 @@ class Walk:
     def places(self) -> dict[tuple[Any, ...], Tensor]:
         """The tensors that there are at these names, in containers and objects there, too."""
         found: dict[tuple[Any, ...], Tensor] = {}
-        for (key, name), (_, _, value, _) in self.read.items():
-            _put(found, (key, name), value)
-        for holder, name, value, _ in self.whose.values():
-            _put(found, (id(holder), name), value)
+        for (key, path), (_, _, value, _) in self.read.items():
+            _put(found, (key, *path), value)
+        for holder, path, value, _ in self.whose.values():
+            _put(found, (id(holder), *path), value)
         return found
 
     def go_on(self) -> None:
@@ -108,7 +109,7 @@ class Walk:
             lacks = frozenset(n for n in self._asked if not hasattr(type(holder), n))
             if lacks and hasattr(holder, DICT):
                 by = partial(_those_of, lacks.difference(_own(holder)))
-                self.read[id(holder), DICT] = holder, "an attribute", {}, by
+                self.read[id(holder), (DICT,)] = holder, "an attribute", {}, by
 
     def value(self, value: Any, *given: Any, **named: Any) -> None:
         """Code names this, and is about to call it, or to hand it on: walk what a call runs."""
@@ -144,24 +145,21 @@ class Walk:
         if value is NOTHING:
             return
         if isinstance(value, CONTAINERS) and id(value) in self.whose:
-            holder, name, _, called = self.whose[id(value)]
-            by = id if id(value) in self.stored else picture
-            self.read[id(holder), name] = holder, called, value, by
+            holder, path, _, called = self.whose[id(value)]
+            self.read[id(holder), path] = holder, called, value, picture
         elif self._has_code(value):
             self._some[id(value)] = value
         self.value(value)
 
-    def _note(self, holder: Any, name: Any, value: Any, called: str = "") -> None:
+    def _note(self, holder: Any, path: Path, value: Any, called: str) -> None:
         """Code reads this of an object; a container is looked at where more is said of it."""
         if id(holder) in self._besides:
             return
         by, plain = compared(value), is_plain(value)
         if by is picture and not plain:
-            self.whose.setdefault(id(value), (holder, name, value, called or name))
-            return
-        told = plain or callable(value) or isinstance(value, Tensor) or self._has_code(value)
-        if told and not (isinstance(value, type) and isinstance(holder, (ModuleType, dict))):
-            self.read[id(holder), name] = holder, called or name, value, by
+            self.whose.setdefault(id(value), (holder, path, value, called))
+        elif plain or callable(value) or isinstance(value, Tensor) or self._has_code(value):
+            self.read[id(holder), path] = holder, called, value, by
 
     def _attribute(self, holder: Any, name: str) -> Any:
         """What holder.name is, if that is known without running anything."""
@@ -189,7 +187,7 @@ class Walk:
             found = getattr(holder, name, NOTHING)
             own = {name: found}
         if name in own or compared(found) is not id:
-            self._note(holder, name, found)
+            self._note(holder, (name,), found, name)
         method = found
         if isinstance(found, (property, staticmethod, classmethod)):
             method = found.fget if isinstance(found, property) else found.__func__
@@ -200,16 +198,15 @@ class Walk:
             return NOTHING
         return found
 
-    def _item(self, holder: Any, key: Any) -> Any:
-        """What holder[key] is; of whom nothing else holds tensors alive, it is watched."""
-        items = dict(enumerate(holder)) if isinstance(holder, list) else holder
+    def _item(self, container: Any, key: Any) -> Any:
+        """What container[key] is: an item of whoever has the container, where that is known."""
+        items = dict(enumerate(container)) if isinstance(container, list) else container
         value = items.get(key, NOTHING)
-        if compared(value) is not id and not any(isinstance(x, Tensor) for x in items.values()):
-            self._note(holder, key, value, repr(key))
-        if id(holder) in self.whose:  # perhaps another one in its place
-            whose, name, _, called = self.whose[id(holder)]
-            by = picture if isinstance(holder, list) and compared(value) is id else id
-            self.read.setdefault((id(whose), name), (whose, called, holder, by))
+        if id(container) in self.whose:
+            holder, path, _, called = self.whose[id(container)]
+            self._note(holder, (*path, key), value, f"{called}[{key!r}]")
+        elif not any(isinstance(x, Tensor) for x in items.values()):  # which would be kept alive
+            self._note(container, (key,), value, repr(key))
         return value
 
     def _function(self, function: Any, *given: Any, **named: Any) -> None:
@@ -249,14 +246,14 @@ class Walk:
                 at, key = self._item(at, key), NOTHING
                 continue
             if op == "STORE_ATTR":
-                self.sets.add(name if at is NOTHING else (id(at), name))
+                self.sets.add(name if at is NOTHING else (id(at), (name,)))
                 if name in _own(at):
-                    self._note(at, name, _own(at)[name])
+                    self._note(at, (name,), _own(at)[name], name)
             self.value(at) if called else self._hand_on(at)
             held = at if isinstance(at, CONTAINERS) else held
             key, called = NOTHING, False
             if op == "STORE_SUBSCR":
-                self._store(held)
+                self.stored.add(id(held))
             if op in ("STORE_FAST", "STORE_DEREF") and not isinstance(names.get(name), CellType):
                 names[name], at = at, NOTHING
                 continue
@@ -269,27 +266,20 @@ class Walk:
             module: Any = sys.modules.get(scope.get("__name__", ""))
             if module is None or vars(module) is not scope:  # a doctest, or what exec runs
                 module = scope
-            at, place = scope.get(name, NOTHING), (id(module), name)
-            self._note(module, name, at)
-        elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "STORE_DEREF")):
+            at, place = scope.get(name, NOTHING), (id(module), (name,))
+            self._note(module, (name,), at, name)
+        elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "STORE_DEREF")):
             at = names.get(name, NOTHING)
             if isinstance(at, CellType):
                 cell, at = at, content(at, NOTHING)
-                place = id(cell), CELL
-                self._note(cell, CELL, at, name)
+                place = id(cell), (CELL,)
+                self._note(cell, (CELL,), at, name)
         elif isinstance(name, CodeType):
             own = name.co_varnames[: name.co_argcount]
             self._code(name, scope, {n: v for n, v in names.items() if n not in own})
         if op in ("STORE_GLOBAL", "STORE_DEREF"):
             self.sets.add(place)
         return NOTHING if op.startswith("STORE") else at
-
-    def _store(self, container: Any) -> None:
-        """Code puts something there: another container in its place would not get it."""
-        if id(container) in self.whose:
-            self.stored.add(id(container))
-            holder, name, value, called = self.whose[id(container)]
-            self.read[id(holder), name] = holder, called, value, id
 
 
 def walked_from(function: Callable[..., Any], besides: Iterable[Any] = ()) -> Walk:

@@ -9,7 +9,7 @@ watched. How a value is compared, `picture.py` says.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -23,7 +23,7 @@ from tinyml.functional.views import shown_by
 from tinyml.graph import toposort
 from tinyml.jit.picture import Compared, Plain, entries, is_plain, parts
 from tinyml.jit.record import INSTEAD, RESET
-from tinyml.jit.walk import LAYERS, NOTHING, Walk, walked_from
+from tinyml.jit.walk import LAYERS, NOTHING, Path, Walk, walked_from
 from tinyml.lazy import LazyBuffer
 from tinyml.ledger import has_data
 from tinyml.telling import Telling
@@ -32,10 +32,10 @@ from tinyml.tensor import Tensor
 
 @dataclass(frozen=True)
 class Place:
-    """What an object has under a name, and a function computed with."""
+    """What an object has under a name, or in a container there, and a function computed with."""
 
     holder: Callable[[], Any]  # a weak reference, of what can have one
-    name: Any
+    path: Path
     called: str
     by: Compared
     then: Any  # NOTHING if there was none
@@ -43,7 +43,7 @@ class Place:
     def now(self) -> Any:
         """What is compared, as it is now; whoever is forgotten stays as it was."""
         holder = self.holder()
-        return self.then if holder is None else _shown(holder, self.name, self.by)
+        return self.then if holder is None else _shown(holder, self.path, self.by)
 
     def check(self) -> None:
         """JitError if something else is there now."""
@@ -69,26 +69,36 @@ class Place:
         holder = self.holder()
         goes = any(kind.__module__.startswith(LAYERS) for kind in type(holder).__mro__)
         then = self.then if isinstance(self.then, Plain) else None
-        return _loaded, (holder if goes else None, self.name, self.called, self.by, then)
+        return _loaded, (holder if goes else None, self.path, self.called, self.by, then)
 
 
-def _loaded(holder: Any, name: Any, called: str, by: Compared, then: Plain | None) -> Place:
+def _loaded(holder: Any, path: Path, called: str, by: Compared, then: Plain | None) -> Place:
     holder = set() if holder is None else holder  # one that is dead at once
-    shown = _shown(holder, name, by) if then is None else then
-    return Place(weakref.ref(holder), name, called, by, shown)
+    shown = _shown(holder, path, by) if then is None else then
+    return Place(weakref.ref(holder), path, called, by, shown)
 
 
-def _shown(holder: Any, name: Any, by: Compared) -> Any:
+def _shown(holder: Any, path: Path, by: Compared) -> Any:
     try:
-        return by(holder[name] if isinstance(holder, (dict, list)) else getattr(holder, name))
+        return by(_at(path, holder))
     except _GONE:
         return NOTHING
 
 
-def _getter(holder: Any) -> Callable[..., Callable[[Any], Any]]:
-    return itemgetter if isinstance(holder, (dict, list)) else attrgetter
+def _at(path: Path, value: Any) -> Any:
+    for name in path:
+        value = value[name] if isinstance(value, _KEYED) else getattr(value, name)
+    return value
 
 
+def _reads(holder: Any, path: Path, names: Sequence[Any]) -> Callable[[Any], Any]:
+    """What gives a tuple of what an object, or a container that it has at a path, has there."""
+    getter: Any = itemgetter if path or isinstance(holder, _KEYED) else attrgetter
+    last = getter(*names, names[0])  # of two or more it gives a tuple
+    return (lambda holder: last(_at(path, holder))) if path else last
+
+
+_KEYED = (dict, list)
 _GONE = AttributeError, LookupError, TypeError, ValueError
 
 
@@ -109,15 +119,15 @@ class Watch:
         pairs = [*zip(self.every, holders, strict=True)]
         self._told = [one for one, holder in pairs if isinstance(holder, Telling)]
         silent = [(one, x) for one, x in pairs if x is not None and not isinstance(x, Telling)]
-        by_holder: dict[int, tuple[Callable[[], Any], Any, list[Any]]] = {}
+        by_holder: dict[Any, tuple[Callable[[], Any], Any, Path, list[Any]]] = {}
         for one, holder in silent:
             if one.by is id or isinstance(one.then, Plain):
-                by_holder.setdefault(id(holder), (one.holder, holder, []))[2].append(one.name)
+                key, path = (id(holder), one.path[:-1]), one.path[:-1]
+                entry = by_holder.setdefault(key, (one.holder, holder, path, []))
+                entry[-1].append(one.path[-1])
         whole = [one for one, _ in silent if one.by is not id and not isinstance(one.then, Plain)]
         self._wholes, self._pictures = [one.now for one in whole], [one.then for one in whole]
-        self._reads = [
-            (of, _getter(holder)(*names, names[0])) for of, holder, names in by_holder.values()
-        ]  # of two or more a getter gives a tuple
+        self._reads = [(of, _reads(*lot)) for of, *lot in by_holder.values()]
         values = [*chain.from_iterable(read(of()) for of, read in self._reads)]
         self._kept = [value for value in values if is_plain(value)]
         self._ids = [*map(id, values)]
@@ -160,16 +170,17 @@ def watched(walk: Walk, before: Iterable[Place] | None = None) -> list[Place]:
     """
     earlier = None
     if before is not None:
-        earlier = {(id(one.holder()), one.name): one.then for one in before}
+        earlier = {(id(one.holder()), one.path): one.then for one in before}
     found = []
-    for (key, name), (holder, called, value, by) in walk.read.items():
+    for (key, path), (holder, called, value, by) in walk.read.items():
         is_put = isinstance(value, Tensor)  # perhaps by the code, and a replay writes its memory
-        if id(value) in walk.stored and any(isinstance(x, Tensor) for x in parts(value)):
-            is_put, by = True, entries(value)
-        then = _shown(holder, name, by)
-        is_free = earlier is None or (earlier.get((key, name), NOTHING),) == (then,)
-        if is_put or (is_free and walk.sets.isdisjoint([name, (key, name)])):
-            found.append(Place(reference(holder), name, told(holder, called), by, then))
+        if id(value) in walk.stored:  # another container in its place would not get what is put
+            is_put = any(isinstance(x, Tensor) for x in parts(value))
+            by = entries(value) if is_put else id
+        then = _shown(holder, path, by)
+        is_free = earlier is None or (earlier.get((key, path), NOTHING),) == (then,)
+        if is_put or (is_free and walk.sets.isdisjoint([path[0], (key, path[:1])])):
+            found.append(Place(reference(holder), path, told(holder, called), by, then))
     return found
 
 
