@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, TinyJit, dtypes
+from tinyml import Tensor, TinyJit, dtypes, lazy, no_grad
 from tinyml.dtype import DType, int8, int64
 from tinyml.interpret import toposort
 from tinyml.ops import Op
@@ -46,6 +46,32 @@ ADVANCED: list[tuple[Any, ...]] = [
 def test_reading(device: str, compare: Compare) -> None:
     x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     compare({str(i): (Tensor(x)[_both(i)], x[i]) for i in BASIC + ADVANCED})
+
+
+LISTS = [[2, 1, 0], [0, 2, 4], [-1, -2], [3], [0, 1, 2, 3, 4], [4, 1], [1, 1, 1], [-1, 0, 1], []]
+
+
+@pytest.mark.parametrize("listed", LISTS, ids=str)
+def test_a_list_of_numbers_that_are_alike_far_apart_is_a_slice(
+    device: str, compare: Compare, listed: list[int]
+) -> None:
+    """Nothing is looked up then. It is no view of the tensor; two that are no neighbours are data,
+    as other ones come with the next call."""
+    array = np.arange(60, dtype=np.float32).reshape(3, 5, 4)
+    t = Tensor(array, requires_grad=True)
+    chosen = t[:, listed]
+    looked = any(isinstance(node, lazy.Gather) for node in toposort([chosen.lazy]))
+    assert looked == (listed in ([0, 1, 2, 3, 4], [4, 1], [1, 1, 1], [-1, 0, 1], []))
+    taken, slope = array[:, listed], np.zeros_like(array)
+    np.add.at(slope, (slice(None), listed), 2)
+    with no_grad():
+        copy = t[:, listed]
+        copy += 1
+    pairs = {"read": (chosen, taken), "copy": (copy, taken + 1), "from": (t, array)}
+    pairs |= {"beside others": (t[1:, None, listed, 1:], array[1:, None, listed, 1:])}
+    compare(pairs | {"gradient": ((chosen * 2).sum().gradient(t)[0], slope)})
+    with pytest.raises(IndexError, match="index 5 is out of bounds for axis 1"):
+        t[:, [3, 4, 5]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "bool"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from tinyml import interpret
 from tinyml.codegen.bounds import bounds, require, settled
-from tinyml.codegen.expr import Alu, Const, Expr, Load, Place, Require, alu, const
+from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Place, Require, alu, const
 from tinyml.dtype import bool_, int8, int32, uint8
 from tinyml.faults import Fault
 from tinyml.graph import toposort
@@ -101,3 +101,16 @@ def test_bits_of_bytes_are_places_in_a_table_of_so_many() -> None:
     wrapped = alu(Op.WHERE, int32, less(at, 0), alu(Op.ADD, int32, at, const(16, int32)), at)
     assert settled(wrapped) is at
     assert settled(alu(Op.WHERE, int32, less(at, 15), at, LOADED)) is not at
+
+
+def test_an_index_from_the_end_is_a_place_once_it_is_required() -> None:
+    """By names, too, where a program keeps to the range; not where it notes a fault and goes on."""
+    n = const(9, int32)
+    for least, place in ((const(-9, int32), (0, 8)), (less(LOADED, 3), None)):
+        below = less(LOADED, n)
+        above = alu(Op.LESS_EQUAL, bool_, least, LOADED) if place else least
+        asked: Expr = Require(FAULT, (LOADED, alu(Op.AND, bool_, above, below)))
+        name: Expr = Name("v0", int32, 1)
+        wrapped = alu(Op.WHERE, int32, less(name, 0), alu(Op.ADD, int32, name, n), name)
+        found = bounds(wrapped, {"v0": asked})
+        assert found == place if place else found[0] < 0

@@ -15,6 +15,7 @@ from tinyml.codegen.expr import (
     Const,
     Expr,
     Fold,
+    Name,
     Place,
     Require,
     Select,
@@ -45,6 +46,8 @@ def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr
 def settled(e: Expr) -> Expr:
     """A choice between two values as one of them, if the condition is proven either way."""
     match e:
+        case Alu(op=Op.CAST, operands=(inner,)):
+            return alu(Op.CAST, e.dtype, settled(inner))
         case Alu(op=Op.WHERE, operands=(chosen, value, other)):
             low, high = bounds(chosen)
             return value if low == 1 else other if high == 0 else e
@@ -77,12 +80,24 @@ def range_asked(value: Expr, holds: Expr) -> tuple[int, int] | None:
     return None
 
 
-def bounds(root: Expr) -> Bounds:
-    """What the values of an expression lie between; floats may be anything."""
+def bounds(root: Expr, named: Mapping[str, Expr] | None = None) -> Bounds:
+    """What the values of an expression lie between; floats may be anything.
+
+    `named` are the values of names, in a program that keeps to what `range_asked` says.
+    """
     found: dict[Expr, Bounds] = {}
-    for e in nodes(root):
-        found[e] = _fitting(e.dtype, _bounds(e, found))
+    for e in nodes(root) if named is None else toposort([root], (), lambda e: _made_of(e, named)):
+        if isinstance(e, Require) and named is not None and range_asked(*e.operands) is None:
+            found[e] = found[e.operands[0]]
+        elif isinstance(e, Name) and named is not None and e.name in named:
+            found[e] = found[named[e.name]]
+        else:
+            found[e] = _fitting(e.dtype, _bounds(e, found))
     return found[root]
+
+
+def _made_of(e: Expr, named: Mapping[str, Expr]) -> tuple[Expr, ...]:
+    return (named[e.name],) if isinstance(e, Name) and e.name in named else e.sources
 
 
 def _bounds(e: Expr, of: Mapping[Expr, Bounds]) -> Bounds:
@@ -117,6 +132,11 @@ def _fitting(dtype: DType, found: Bounds) -> Bounds:
 def _where(value: Expr, holds: Expr, truth: bool, of: Mapping[Expr, Bounds]) -> Bounds:
     """The bounds of a value where a condition is `truth`: its comparisons with the value tell."""
     low, high = of[value]
+    match value:
+        case Alu(op=Op.ADD, operands=(inner, Const() as more)) if not value.dtype.is_float:
+            least, most = _where(inner, holds, truth, of)
+            beside = _fitting(value.dtype, (least + int(more.value), most + int(more.value)))
+            low, high = max(low, beside[0]), min(high, beside[1])
     waiting = [holds]
     while waiting:
         match waiting.pop():

@@ -26,6 +26,7 @@ from tinyml.functional.path import Path
 from tinyml.functional.steps import composition
 from tinyml.functional.subscript import (
     Part,
+    as_slices,
     box_of,
     choice_of,
     choose,
@@ -57,6 +58,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         parts = parse(x, index)
         if not is_advanced(parts):
             return _shown(x, box_of(shape, parts), _Indexed(tuple(parts)))
+        slices = as_slices(parts)
+        if slices is not None and (taken := box_of(shape, slices).of(x)) is not x:
+            return taken  # no view: who writes to it writes to a copy
         given = [p for p in parts if p.index is not None]
         indices = [p.index if p.kind == "tensor" else x._arange(p.stop) for p in given]
         box, choice = choice_of(shape, parts)

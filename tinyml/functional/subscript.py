@@ -20,7 +20,7 @@ import numpy as np
 from tinyml import lazy, mlops, moves
 from tinyml.dtype import bool_, index_dtype
 from tinyml.errors import AxisError
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.functional.axes import check_tensors, is_tensor
 from tinyml.functional.bounded import wrapped
 from tinyml.functional.path import Path
@@ -48,6 +48,7 @@ class Part:
     stop: int = 1
     step: int = 1
     index: Any = None  # the Tensor of a "tensor"; the bool that a "new" stands for, if it does
+    run: Part | None = None  # the slice that has the elements of a list
 
 
 def parse(x: Tensor, index: Any) -> list[Part]:
@@ -94,7 +95,8 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
     if isinstance(item, np.ndarray) and item.dtype.kind != "b":
         least, most = int(item.min(initial=0)), int(item.max(initial=-1))
         made = type(x)(item.astype(np.int64), x.device)
-        return [Part("list", least, most + 1, index=made) if item.ndim else int(item)]
+        part = Part("list", least, most + 1, index=made, run=_run(item))
+        return [part if item.ndim else int(item)]
     mask = item if isinstance(item, np.ndarray) else None
     if is_tensor(item):
         check_tensors("index", x, index=item)
@@ -105,6 +107,19 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
         found = [type(x)(p.astype(np.int64), x.device) for p in np.nonzero(mask)]
         return [Part("mask", stop=n, index=p) for n, p in zip(mask.shape, found, strict=True)]
     return [item]
+
+
+def _run(listed: np.ndarray[Any, Any]) -> Part | None:
+    """The elements of a list as a slice, if they are alike far apart.
+
+    Of two only neighbours: others differ from call to call, and would be compiled each time.
+    """
+    if listed.ndim != 1 or not listed.size or int(listed.min()) < 0 <= int(listed.max()):
+        return None
+    step, *others = {*np.diff(listed).tolist()} or {1}
+    if others or not step or (listed.size == 2 and abs(step) != 1):
+        return None
+    return Part("slice", int(listed.min()), int(listed.max()) + 1, int(step))
 
 
 def _from_host(x: Tensor, item: Any) -> Any:
@@ -133,6 +148,12 @@ def is_advanced(parts: Sequence[Part]) -> bool:
     return "tensor" in given or len(given) > 1
 
 
+def as_slices(parts: Sequence[Part]) -> list[Part] | None:
+    """The same without a list, if its elements are a slice and no other index meets it."""
+    given = [p for p in parts if p.index is not None]
+    return [p.run or p for p in parts] if len(given) == 1 and given[0].run else None
+
+
 def _part(shape: tuple[int, ...], item: Any, axis: int) -> Part:
     n = shape[axis]
     if isinstance(item, Part):
@@ -141,7 +162,8 @@ def _part(shape: tuple[int, ...], item: Any, axis: int) -> Part:
         if item.kind == "list" and not -n <= item.start <= item.stop <= n:
             wrong = item.start if item.start < -n else item.stop - 1
             raise IndexError(f"index {wrong} is out of bounds for axis {axis} of {shape}")
-        return Part("tensor", index=item.index)
+        run = item.run and replace(item.run, start=item.run.start % n, stop=item.run.stop % n or n)
+        return Part("tensor", index=item.index, run=run)
     if isinstance(item, slice):
         return _slice(item, n)
     if isinstance(item, Places):

@@ -22,7 +22,7 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.text.c import CRenderer
-from tinyml.dtype import DType, bool_, float32, int8, int16, int32
+from tinyml.dtype import DType, bool_, float32, int8, int16, int32, uint8
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
 from tinyml.program import Cost
@@ -423,3 +423,18 @@ def test_rows_that_walk_more_than_they_sum_up_for_a_product_are_rows(along: bool
     (lanes, *_) = (opt for opt in opts(k) if opt.startswith("lanes"))
     assert (lanes.split()[1] == "i1") is not along
     stages.assert_right(k, 1e-4, SMALL)
+
+
+@pytest.mark.parametrize("dtype", [uint8, float32], ids=str)
+@pytest.mark.parametrize("shape", [(37,), (9, 40), (20000,)], ids=str)
+def test_what_bytes_say_where_to_find_is_loaded_by_elements(
+    dtype: DType, shape: tuple[int, ...]
+) -> None:
+    """They would be widened to be taken apart. What is reckoned from them is made in vectors."""
+    table, at = leaf(256, dtype=dtype), lazy.cast(leaf(*shape, dtype=uint8), int32)
+    reckoned = lazy.map_(Op.ADD, at, lazy.const_like(at, -3))
+    for index, alone in ((at, True), (reckoned, False)):
+        flat = lazy.reshape(index, (math.prod(shape),))
+        k = kernel_of(lazy.reshape(lazy.gather(table, flat, 0), shape))
+        assert any(opt.startswith("lanes") for opt in opts(k)) is not alone
+        stages.assert_right(k, target=SMALL)

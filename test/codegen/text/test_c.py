@@ -17,7 +17,19 @@ from tinyml.codegen.target import Target
 from tinyml.codegen.text.c import ROLLED
 from tinyml.codegen.text.c_shuffles import every_second, length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
-from tinyml.dtype import ALL, DType, bfloat16, bool_, float32, float64, int16, int32, int64, uint8
+from tinyml.dtype import (
+    ALL,
+    DType,
+    bfloat16,
+    bool_,
+    by_name,
+    float32,
+    float64,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from tinyml.index import ZERO, Axis, linear
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
@@ -111,6 +123,30 @@ def test_the_first_lane_out_of_range_is_named(kind: str, lane: int) -> None:
     x, at = Tensor.arange(9, device="CPU").contiguous(), Tensor(places, device="CPU")
     with pytest.raises(IndexError, match=f"index {77 + lane} is out of bounds"):
         x[at].realize()
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint32"])
+@pytest.mark.parametrize("count", [2, 64])
+def test_a_place_is_asked_for_once(kind: str, count: int) -> None:
+    """What is required of it is true of what follows; signed numbers are their range's least."""
+    x, i = graphs.memory(50, device="CPU"), graphs.memory(count, dtype=by_name(kind), device="CPU")
+    k = stages.kernel_of(x[i])
+    text = translation_unit((compile(k, Target(Language.C, 32, 16, cores=2), None),))
+    assert ("look" in text) == (kind == "uint32")
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint32"])
+@pytest.mark.parametrize("count", [3, 64])
+@pytest.mark.parametrize("wrong", [2**31 - 1, -(2**31), 2**62, -(2**62)])
+def test_nothing_is_read_far_outside(kind: str, count: int, wrong: int) -> None:
+    x, numbers = Tensor.arange(64, device="CPU") + 0.0, np.zeros(count, np.int64)
+    numbers[-1] = wrong
+    i = Tensor(numbers.astype(kind), "CPU")
+    if int(i.numpy()[-1]):  # as many bits as the dtype has
+        with pytest.raises(IndexError):
+            x.contiguous()[i].realize()
+        with pytest.raises(IndexError):
+            x.scatter_reduce(0, i.cast("int64"), x[:count], "sum").realize()
 
 
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)

@@ -11,7 +11,7 @@ from tinyml.codegen.choose.c_contraction import packed, prepared
 from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_online import run_along
-from tinyml.codegen.choose.c_rows import PIECES, calls, in_order, looked_up_together, rows_at_a_time
+from tinyml.codegen.choose.c_rows import PIECES, calls, in_order, looked_up, rows_at_a_time
 from tinyml.codegen.choose.c_short import few_rows_in_vectors, is_long_rest, join_short
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
@@ -88,13 +88,11 @@ class CChooser(Chooser):
             self.apply(OptKind.PEEL, last, piece)
             self.apply(OptKind.SPLIT, last.name, piece)
             self.apply(OptKind.GRID, last.name)
-            self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
-            self._abreast(f"{last.name}s")
+            self._in_vectors(f"{last.name}s")
         elif few_rows_in_vectors(self):
             pass
         elif self.lanes > 1 and self._masked(last).size >= self.lanes:
-            self.apply(OptKind.LANES, last.name, self.lanes)
-            self._abreast(last.name)
+            self._in_vectors(last.name)
         self._share()
         self._stream()
 
@@ -106,13 +104,13 @@ class CChooser(Chooser):
             return self.nest.axis(row.name) or row
         return row
 
-    def _abreast(self, row: str) -> None:
-        """Where op waits for op for long, several vectors go through them at a time.
+    def _in_vectors(self, row: str) -> None:
+        """Lanes; where op waits for op for long, several vectors go through them at a time.
 
         A processor looks some 200 instructions ahead: not as far as the next step's beginning.
         """
         exprs = self.one.exprs
-        if looked_up_together(self):
+        if looked_up(self, row):
             return
         constant = not any(store.value.free for store in self.one.stores)
         if (constant and self.nbytes <= self.target.cache) or _longest(exprs, WORK) >= CHAIN:

@@ -8,13 +8,13 @@ from math import prod
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.choose.estimate import OVERLAP, PAGE, PORTS
-from tinyml.codegen.expr import Alu, Fold, Load, Select
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
 from tinyml.codegen.nest import Kind, Nest, Store, roots
 from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
-from tinyml.ops import FUNCTIONS, WORK
+from tinyml.ops import FUNCTIONS, WORK, Op
 
 WAITING = 50  # cycles for the lanes of a fold, where nothing else is there to be done
 CROWDED = 0.1  # more for each vector, if twice as many rows are walked
@@ -22,6 +22,7 @@ DELIVERED = 10  # bytes of a cycle from memory, if it is asked for them early
 TORN = 1.5  # times longer, if several rows are stored in turn that do not begin with lines
 NEARLY = 1.02  # times the least: fewer rows have less text
 WAYS = 8  # lines of one place of pages, of rows and arrays, that the closest cache holds surely
+BYTES = 4  # that are looked up at a time
 PIECES = 64  # of work, about, are left for threads by what is walked together
 
 
@@ -117,7 +118,19 @@ def in_order(chooser: Chooser) -> None:
     chooser.bind_grid(but=(lying[-1].name,) if many else ())
 
 
-def looked_up_together(chooser: Chooser) -> bool:
+def looked_up(chooser: Chooser, row: str) -> bool:
+    """Lanes along a row, or single elements that bytes say where to find.
+
+    Whether what is looked up decides how many rows or elements are made at a time.
+    """
+    axis = chooser.nest.axis(row)
+    if axis is not None and _looks_bytes_up(chooser.one, axis):
+        return chooser.apply(OptKind.UNROLL, row, BYTES)
+    chooser.apply(OptKind.LANES, row, chooser.lanes)
+    return _looked_up_together(chooser)
+
+
+def _looked_up_together(chooser: Chooser) -> bool:
     """Whether two rows are made at a time, as it takes as long to find places as to read there.
 
     Four rows take no less time than two.
@@ -129,3 +142,19 @@ def looked_up_together(chooser: Chooser) -> bool:
         if shared and row.size % 2 == 0:
             return chooser.apply(OptKind.UNROLL, row, 2)
     return False
+
+
+def _looks_bytes_up(one: Nest, row: Axis) -> bool:
+    """Whether a map copies what bytes in memory, as they are, say where to find along a row.
+
+    One is loaded as a place; vectors of them are widened only to be taken apart again.
+    """
+
+    def is_byte(e: Expr) -> bool:
+        while isinstance(e, Alu) and e.op is Op.CAST:
+            e = e.operands[0]
+        return isinstance(e, Load) and e.dtype.itemsize == 1
+
+    found = [store.value.position.looked for store in one.stores if isinstance(store.value, Load)]
+    along = [[is_byte(at.value) for at in looked if row in at.free] for looked in found]
+    return len(found) == len(one.stores) and all(own and all(own) for own in along)

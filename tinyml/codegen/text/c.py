@@ -15,8 +15,6 @@ from tinyml.codegen.text.c_pairs import CPairs
 from tinyml.codegen.text.c_shuffles import gathered, strided
 from tinyml.codegen.text.c_text import (
     LARGE,
-    LOOK,
-    LOOK_LANE,
     MASKED,
     STREAMED,
     scattered,
@@ -368,12 +366,6 @@ class CRenderer(CPairs):
 
     def _of_tile(self, text: Text, dtype: DType, lanes: int) -> Text:
         return self._from_memory(text, dtype, lanes) if dtype is bool_ and lanes > 1 else text
-
-    def looked(self, value: Expr, size: int) -> Text:
-        text = self.value(value)
-        lane = text.endswith("]") and value.dtype.itemsize < 8
-        self.prelude[LOOK_LANE if lane else LOOK] = None
-        return f"look{'_lane' if lane else ''}({text}, {size})", ATOM
 
     def op(self, e: Alu, lanes: int) -> Text:
         match e.operands:

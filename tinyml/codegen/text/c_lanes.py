@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from tinyml.codegen.expr import Load, Name, Part
+from tinyml.codegen.bounds import bounds
+from tinyml.codegen.expr import Expr, Load, Name, Part
 from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_store
+from tinyml.codegen.text.c_places import AT_LANE, LOOK, LOOK_LANE
 from tinyml.codegen.text.c_shuffles import entry, every_second, length, of_another, picked
 from tinyml.codegen.text.c_text import lane_place, loaded, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues
@@ -117,6 +119,22 @@ class CLanes(CValues):
             return [self.index(i, lane, n * stride) for n in range(lanes)]
         at = [{} if lane is None else {lane: linear(n)} for n in range(lanes)]
         return [self.index(lane_index(i.substitute(at[n]), n)) for n in range(lanes)]
+
+    def looked(self, value: Expr, size: int) -> Text:
+        text = self.value(value)
+        lane = text.endswith("]") and value.dtype.itemsize < 8
+        self.prelude |= {AT_LANE: None} if lane else {}
+        if self._is_inside(value, size):
+            return (f"at_lane({text})", ATOM) if lane else (f"(long){text}", UNARY)
+        self.prelude[LOOK_LANE if lane else LOOK] = None
+        return f"look{'_lane' if lane else ''}({text}, {size})", ATOM
+
+    def _is_inside(self, value: Expr, size: int) -> bool:
+        """Whether a value lies in [0, size), once what is required of it was asked for."""
+        if isinstance(value, Name) and value.name.endswith("]"):  # a lane
+            value = self.named.get(value.name.partition("[")[0], value)
+        low, high = bounds(value, self.named)
+        return low >= 0 and high < size
 
     def is_near(self, e: Load, lane: Axis) -> bool:
         """Whether the elements for all lanes lie so close that all of them may be read."""

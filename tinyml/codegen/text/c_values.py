@@ -31,18 +31,21 @@ from tinyml.codegen.text.c_convert import (
     whole_long,
 )
 from tinyml.codegen.text.c_divide import divided, low_product
+from tinyml.codegen.text.c_places import (
+    NOTE,
+    REQUIRE_RANGE,
+    require,
+    require_lanes,
+    require_range,
+)
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
     HALF,
     LANE_BODIES,
     MASKED,
-    NOTE,
     function,
     half_lanes,
     lane_body,
-    require,
-    require_lanes,
-    require_range,
     vector_type,
 )
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
@@ -374,7 +377,7 @@ class CValues(Renderer):
         kept = register(value.dtype)
         name = f"require_{kept.name}" + (f"x{lanes}{BY[self.truths]}" if lanes > 1 else "")
         between = range_asked(value, holds)
-        if lanes > 1 and between is not None:
+        if between is not None:
             return self._require_range(fault, value, between, lanes)
         if lanes > 1:
             mask = self.vector(bool_, lanes)
@@ -382,25 +385,22 @@ class CValues(Renderer):
         else:
             text = require(name, TYPES[kept.name])
         self.prelude[text] = None
-        asked = self._in_range(value, between) if between else self.value(holds, lanes)
-        given = f"{self.value(value, lanes)}, {asked}"
+        given = f"{self.value(value, lanes)}, {self.value(holds, lanes)}"
         return f"{name}({given}, {fault.code:#x}, fault)", ATOM
-
-    def _in_range(self, value: Expr, between: tuple[int, int]) -> str:
-        """One comparison, where clang makes two."""
-        low, high = between
-        unsigned = TYPES[f"u{value.dtype.name}"]
-        above = f"{self.value(value, 1)} - {self.number(low, value.dtype)[0]}"
-        return f"({unsigned})({above}) <= {high - low}"
 
     def _require_range(
         self, fault: Fault, value: Expr, between: tuple[int, int], lanes: int
     ) -> Text:
+        """By one comparison, where clang makes two; within the range after a fault, too."""
         dtype = value.dtype
-        kind, element = self.vector(dtype, lanes), TYPES[dtype.name]
-        unsigned = self._memory_vector(by_name(f"u{dtype.name}"), lanes)
-        name = f"require_range_{dtype.name}x{lanes}"
-        self.prelude[require_range(name, kind, unsigned, element, lanes, dtype.itemsize)] = None
+        element, name = TYPES[dtype.name], f"require_range_{dtype.name}" + f"x{lanes}" * (lanes > 1)
+        if lanes > 1:
+            kind = self.vector(dtype, lanes)
+            unsigned = self._memory_vector(by_name(f"u{dtype.name}"), lanes)
+            text = require_range(name, kind, unsigned, element, lanes, dtype.itemsize)
+        else:
+            text = REQUIRE_RANGE.replace("NAME", name).replace("KIND", element)
+        self.prelude[text] = None
         ends = ", ".join(self.number(end, dtype)[0] for end in between)
         return f"{name}({self.value(value, lanes)}, {ends}, {fault.code:#x}, fault)", ATOM
 

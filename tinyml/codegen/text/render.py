@@ -96,6 +96,7 @@ class Renderer(Indices):
         self.prelude: dict[str, None] = {}
         self.faults: dict[Fault, None] = {}
         self._numbers: dict[tuple[Const, int], Text] = {}
+        self.named: dict[str, Expr] = {}  # what names stand for
         self.in_order = False  # whether an assembler is to keep the order of the text
 
     # ---- the frame ----
@@ -195,7 +196,9 @@ class Renderer(Indices):
     def instr(self, instr: Instr) -> Iterable[str]:
         match instr:
             case ir.Let(name, value) | ir.Declare(name, value):  # most often; then the next ones
-                kind = "const " * isinstance(instr, ir.Let) + self.type_of(name)
+                kind = self.type_of(name)
+                if isinstance(instr, ir.Let):
+                    kind, self.named[name.name] = f"const {kind}", value
                 return (f"{kind} {name.name} = {self.value(value, name.lanes)};",)
             case ir.Update(name, None, value):
                 return (f"{name.name} = {self.value(value, name.lanes)};",)
