@@ -10,11 +10,11 @@ import pytest
 from graphs import DEVICE, add, const, leaf, matmul, mul, total
 
 from tinyml import dtype, lazy
-from tinyml.dtype import DType, bool_, float16, float32, float64, int8, int32, uint8
+from tinyml.dtype import DType, bool_, float16, float32, float64, int8, int32, uint8, uint32
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, UNARY, Op
+from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, UNARY, UNSIGNED_ONLY, Op
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ def test_wrong_dtypes_are_refused(name: str) -> None:
         wrong()
 
 
-@pytest.mark.parametrize("kind", [bool_, int32, float32])
+@pytest.mark.parametrize("kind", [bool_, int32, uint32, float32])
 def test_ops_admit_the_dtypes_they_are_for(kind: DType) -> None:
     for op in Op:
         if op in (Op.CAST, Op.BITCAST, Op.WHERE):
@@ -172,6 +172,7 @@ def test_ops_admit_the_dtypes_they_are_for(kind: DType) -> None:
         refused = (
             (op in FLOAT_ONLY and not kind.is_float)
             or (op in INT_ONLY and not kind.is_int)
+            or (op in UNSIGNED_ONLY and kind.kind != "u")
             or (op in (*BITWISE, Op.NOT) and kind.is_float)
             or (op in (Op.NEG, Op.MOD) and kind is bool_)
         )

@@ -32,7 +32,7 @@ from tinyml.dtype import DType, bool_, from_text, to_text
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.faults import Fault
 from tinyml.graph import Known
-from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
+from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, UNSIGNED_ONLY, Movement, Op
 from tinyml.roster import Roster
 from tinyml.shape import Shape as Shape
 
@@ -320,11 +320,12 @@ def _result_dtype(op: Op, first: DType, dtype: DType) -> DType:
     wrong = (
         (op in FLOAT_ONLY and not dtype.is_float)
         or (op in INT_ONLY and not dtype.is_int)
+        or (op in UNSIGNED_ONLY and dtype.kind != "u")
         or ((op in BITWISE or op is Op.NOT) and dtype.is_float)
         or (op in (Op.NEG, Op.MOD) and dtype is bool_)
     )
     if wrong:
-        wanted = "floats" if op in FLOAT_ONLY else "integers"
+        wanted = "floats" if op in FLOAT_ONLY else f"{'unsigned ' * (op in UNSIGNED_ONLY)}integers"
         raise DTypeError(f"{op.name} is an op on {wanted}, got {dtype}; cast first")
     return bool_ if op in COMPARE else dtype
 

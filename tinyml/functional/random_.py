@@ -119,8 +119,7 @@ def threefry(
     for group in range(5):
         for by in _ROTATIONS[group % 2]:
             x = lazy.map_(Op.ADD, x, y)
-            high, low = lazy.map_(Op.SHL, y, const(by)), lazy.map_(Op.SHR, y, const(32 - by))
-            y = lazy.map_(Op.XOR, x, lazy.map_(Op.OR, high, low))
+            y = lazy.map_(Op.MIX, x, y, const(by))
         x = lazy.map_(Op.ADD, x, keys[(group + 1) % 3])
         y = lazy.map_(Op.ADD, y, lazy.map_(Op.ADD, keys[(group + 2) % 3], const(group + 1)))
     return x, y

@@ -25,6 +25,8 @@ SHARE = 4  # of the cache, for what a step of the fold reads
 def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
     """Lanes along the fold; None if it is not a contraction for that."""
     lanes, along = chooser.lanes, found.fold.axes[-1]
+    if along.size % lanes:
+        return None
     sides = [(found.kept, found.kept_load), (found.streamed, found.streamed_load)]
     plain = [
         (len(load.valid), -axis.size, axis.name, axis, load)
@@ -32,7 +34,7 @@ def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
         if load is not None and _in_a_vector(load, along, lanes)
         for axis in [max(own, key=lambda a: (a.size, a.name))]
     ]
-    if len(plain) < 2 or along.size % lanes:
+    if len(plain) < 2:
         return None
     # masks are computed for each vector that is loaded: better for the fewer of them
     (*_, more, _), (*_, less, _) = sorted(plain, key=lambda side: side[:3])
@@ -45,8 +47,8 @@ def dots(chooser: Chooser, found: Contraction) -> Candidate | None:
 
 def _in_a_vector(load: Load, along: Axis, lanes: int) -> bool:
     """Whether a vector in memory has what lanes along an axis read, several of them the same."""
-    if load.position.stride(along) == 1 or along.size % lanes:
-        return load.position.stride(along) == 1
+    if (stride := load.position.stride(along)) is not None:
+        return stride == 1
     lane = Axis("lane", lanes)
     steps = linear(Axis("steps", along.size // lanes)) * lanes + linear(lane)
     vector = load.position.substitute({along: steps})

@@ -14,8 +14,10 @@ from tinyml.codegen.scope import Scope, worth_naming
 from tinyml.dtype import int64
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, linear, map_looked
+from tinyml.ops import FUNCTIONS
 
-DEEPEST = 8  # ops written into one another before a value gets a name
+DEEPEST = 8  # ops written into one another before a value gets a name,
+DEEP = 5  # likewise what a function is made of, which vectors abreast then make in turn
 
 
 class Namer:
@@ -51,6 +53,7 @@ class Namer:
                     home = homes[source]
             homes[e] = home
         named = worth_naming(fresh, homes, scope)
+        called = {s for e in fresh if type(e) is Alu and e.op in FUNCTIONS for s in e.sources}
         depth: dict[Expr, int] = {}  # of what has no name
         for e in fresh:
             again, deep = e, 1
@@ -59,7 +62,7 @@ class Namer:
                 for source in e.sources:
                     if depth.get(source, 0) >= deep:
                         deep = depth[source] + 1
-            if (e in named or deep > DEEPEST) and not _trivial(e):
+            if (e in named or deep > (DEEP if e in called else DEEPEST)) and not _trivial(e):
                 name = self._name("v", e, lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, again))
                 if isinstance(e, Load):
