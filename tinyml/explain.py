@@ -152,7 +152,8 @@ def explain(
     for event in events:
         _TOLD[type(event)](say, event)
     for tensor in found:
-        _section(say, "Result", shape_and_dtype(tensor), _numbers(tensor))
+        with np.printoptions(precision=5, threshold=24, edgeitems=3, linewidth=96):
+            _section(say, "Result", shape_and_dtype(tensor), tensor.numpy())
 
 
 def _only_kernel(wanted: list[Tensor]) -> KernelItem:
@@ -184,11 +185,6 @@ def drawn(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
 def shape_and_dtype(tensor: Tensor) -> str:
     """4x256 float32."""
     return f"{notation.shape_text(tensor.shape)} {tensor.dtype}"
-
-
-def _numbers(tensor: Tensor) -> str:
-    with np.printoptions(precision=5, threshold=24, edgeitems=3, linewidth=96):
-        return str(tensor.numpy())
 
 
 def _section(say: Say, value: str, what: str, text: object) -> None:

@@ -377,13 +377,10 @@ def _sum(terms: Terms, constant: int) -> Linear:
                 whole = atom.inner * factor
                 rest = constant - quotient.constant + whole.constant
                 return _sum((*kept.items(), *whole.terms), rest)
-    ordered = sorted(kept.items(), key=_order) if len(kept) > 1 else kept.items()
-    return _linear(tuple(ordered), constant)
-
-
-def _order(term: tuple[Atom, int]) -> tuple[int, str]:
-    """Largest stride first, so that positions read from the outermost axis inwards."""
-    return (-abs(term[1]), term[0].text)
+    if len(kept) < 2:
+        return _linear(tuple(kept.items()), constant)
+    # largest stride first, so that positions read from the outermost axis inwards
+    return _linear(tuple(sorted(kept.items(), key=lambda t: (-abs(t[1]), t[0].text))), constant)
 
 
 ZERO = _linear((), 0)

@@ -167,7 +167,9 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool =
         at = key._arange(n)._broadcast_to(key.shape)
         found = _first_of_groups(key, at, k)
     else:
-        found = _first_in_order(key.contiguous(), k)
+        key = key.contiguous()
+        chosen = _first(key, k).contiguous()
+        found = chosen._gather(key.ndim - 1, argsort(key._gather(key.ndim - 1, chosen)))
     found = found.transpose(dim, -1)
     return Sorted(x._gather(dim, found), found)
 
@@ -194,12 +196,6 @@ def _first_of_groups(key: Tensor, at: Tensor, k: int) -> Tensor:
     among = (chosen.unsqueeze(-1) + first_of).flatten(-2).contiguous()
     key, at = (t.flatten(-2)._gather(key.ndim - 1, among) for t in (grouped, places))
     return among._gather(key.ndim - 1, _first_of_groups(key.contiguous(), at.contiguous(), k))
-
-
-def _first_in_order(key: Tensor, k: int) -> Tensor:
-    """The same of more of them: they are sorted once they are known."""
-    chosen = _first(key, k).contiguous()
-    return chosen._gather(key.ndim - 1, argsort(key._gather(key.ndim - 1, chosen)))
 
 
 def _first(key: Tensor, k: int) -> Tensor:

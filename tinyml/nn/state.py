@@ -143,7 +143,9 @@ def _check_fit(
         f"  Shape mismatch in layer `{name}`: Expected shape {tensor.shape}, "
         f"but found {state_dict[name].shape} in state dict."
         for name, tensor in mine.items()
-        if name in state_dict and not _fits(tensor.shape, state_dict[name].shape)
+        if name in state_dict
+        and state_dict[name].shape != tensor.shape
+        and {state_dict[name].shape, tensor.shape} != {(), (1,)}
     ]
     lines = ["the state dict does not fit the model"]
     if missing:
@@ -154,10 +156,6 @@ def _check_fit(
         raise StateError("\n".join(lines))
     if unlike:
         raise ShapeError("\n".join(lines + unlike))
-
-
-def _fits(mine: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return mine == other or {mine, other} == {(), (1,)}
 
 
 def safe_save(

@@ -32,10 +32,6 @@ _MEMORY_TYPE, _OF_HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE
 Bytes = npt.NDArray[np.uint8]
 
 
-def _size(nbytes: int) -> int:
-    return size_class(max(nbytes, _SMALLEST))
-
-
 class CudaMemory(Blocks):
     """Memory of a card.
 
@@ -43,7 +39,7 @@ class CudaMemory(Blocks):
     """
 
     def __init__(self, driver: Any, limit: int | None = None) -> None:
-        super().__init__("CUDA", limit, size=_size)
+        super().__init__("CUDA", limit, size=lambda nbytes: size_class(max(nbytes, _SMALLEST)))
         self._driver = driver
         self._blocks: dict[int, Any] = {}  # the driver's objects by address, in use and kept
 

@@ -100,8 +100,8 @@ def parse_resources(output: str) -> dict[str, Resources]:
     found = {}
     for part in output.split("Compiling entry function '")[1:]:
         name = part.partition("'")[0]
-        numbers = [_number(pattern, part) for pattern in _RESOURCES]
-        found[name] = Resources(*numbers)
+        matches = (re.search(pattern, part) for pattern in _RESOURCES)
+        found[name] = Resources(*(int(match[1]) if match else 0 for match in matches))
     return found
 
 
@@ -112,11 +112,6 @@ _RESOURCES = (
     r"(\d+) bytes spill loads",
     r"(\d+) bytes stack frame",
 )
-
-
-def _number(pattern: str, text: str) -> int:
-    match = re.search(pattern, text)
-    return int(match[1]) if match else 0
 
 
 # ------------------------------------------------------------------ nvcc

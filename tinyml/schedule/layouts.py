@@ -155,15 +155,10 @@ def paddings(
 ) -> dict[LazyBuffer, int]:
     """How many elements are put behind each row of what is stored, where there are any."""
     outside = {*roots, *(s for u in fusion.uses if isinstance(u, lazy.Copy) for s in u.sources)}
-    found = ((u, _behind(u)) for u in stored if u not in outside and u in fusion.group_of)
+    made = (u for u in stored if isinstance(u, (lazy.Map, lazy.Reduce, lazy.Move)))
+    inside = (u for u in made if u.device in CARDS and u not in outside and u in fusion.group_of)
+    found = ((u, _lacking(u)) for u in inside)
     return {u: padding for u, padding in found if padding and _is_multiplied(u, fusion)}
-
-
-def _behind(unit: LazyBuffer) -> int:
-    """How many elements are put behind a row of what a kernel of a card makes."""
-    if unit.device not in CARDS or not isinstance(unit, (lazy.Map, lazy.Reduce, lazy.Move)):
-        return 0
-    return _lacking(unit)
 
 
 def _lacking(node: LazyBuffer) -> int:

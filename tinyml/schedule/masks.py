@@ -55,7 +55,8 @@ class Masks:
         found: Known = {}
         for mask in {m: None for known in below for m in known}:
             operands = zip(node.sources, below, strict=True)
-            number = self._result(node, [_at(s, known, mask) for s, known in operands])
+            numbers = [_at(s, known, mask) for s, known in operands]
+            number = known_result(node.op, node.dtype, numbers, [s.dtype for s in node.sources])
             if number is not None:
                 found[mask] = number
         other = node.sources[-1]
@@ -64,9 +65,6 @@ class Masks:
             if number is not None:
                 found[node.sources[0]] = number
         return found
-
-    def _result(self, node: lazy.Map, operands: list[Number | None]) -> Number | None:
-        return known_result(node.op, node.dtype, operands, [s.dtype for s in node.sources])
 
     def _only_positions(self, mask: LazyBuffer) -> bool:
         for count, node in enumerate(reached([mask], lambda e: e.sources)):

@@ -62,8 +62,9 @@ def walks(group: Group, pieces: Pieces, uses: Mapping[LazyBuffer, Sequence[Use]]
     """By axis, the rows of a group that walks those of all pieces, with what they are made of."""
     source = pieces.source
     walked_by = [(use, group.places[member]) for member in group.members for use in uses[member]]
-    if any(use.node.size == source.size and _lies_across(use, place) for use, place in walked_by):
-        return None
+    for use, place in walked_by:  # elements that lie apart: several rows are walked at once
+        if use.node.size == source.size and use.labels[walked(use.node.shape)[-1]] in place:
+            return None
     read, _ = trace([(source, tuple(range(len(source.shape))))], uses)
     own = [(use, group.places[use.node]) for use in read if use.node in group.places]
     for use in (use for use in read if use.node.size == source.size):
@@ -73,11 +74,6 @@ def walks(group: Group, pieces: Pieces, uses: Mapping[LazyBuffer, Sequence[Use]]
             if whole and tuple(sorted(found)) == pieces.rows and _agree(own, found):
                 return found
     return None
-
-
-def _lies_across(use: Use, place: Place) -> bool:
-    """Whether the elements of a row lie apart in memory: then several rows are walked at once."""
-    return use.labels[walked(use.node.shape)[-1]] in place
 
 
 def _agree(own: Iterable[tuple[Use, Place]], found: Place) -> bool:

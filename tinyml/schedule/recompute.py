@@ -102,7 +102,8 @@ def _found(
     rows: set[LazyBuffer] = set()  # likewise, as powers of a softmax; not what a norm is made of
     for n, (found, made, _) in ends.items():
         alike = {m for m in made if m.size == n.size} if LIMITS[n.device].led else set()
-        if alike and _lead_each_other(found, alike, readers):
+        onward = _onward(found, readers) if alike else ()
+        if any(reader in alike for e in onward for reader in readers[e]):  # the largest of a row
             led |= alike
             powers = any(isinstance(m, lazy.Map) and m.op in POWERS for m in alike)
             rows |= alike if powers else set()
@@ -154,7 +155,8 @@ def in_tiles(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Change
     for n, (ways, besides) in found.items():
         if ways.others or not _leaves_both(n, (), ways.few):
             wanted.difference_update(besides)
-    steps = {m: _in_one_step(m) for m in wanted if m.dtype.is_float and _follows(m, ends)}
+    floats = [m for m in wanted if m.dtype.is_float]  # of folds: a product might as well be read
+    steps = {m: _in_one_step(m) for m in floats if not ends.isdisjoint(until_folds([m]))}
     if not (steps and all(m in steps for _, besides in found.values() for m in besides)):
         return {}
     changed: Changed = {}
@@ -169,11 +171,6 @@ def _inside(node: LazyBuffer) -> list[lazy.Reduce]:
     folds = [e for e in until_folds([node]) if isinstance(e, lazy.Reduce) and e is not node]
     products = [fold for fold in folds if fold.size == node.size and _may_be(fold)]
     return products if len(products) < len(folds) else []
-
-
-def _follows(node: LazyBuffer, ends: Container[LazyBuffer]) -> bool:
-    """Whether a node is made of folds: not of a product alone, which might as well be read."""
-    return any(e in ends for e in until_folds([node]))
 
 
 def _in_one_step(node: LazyBuffer) -> LazyBuffer:
@@ -204,13 +201,6 @@ def _is_large(node: lazy.Reduce, readers: Readers) -> bool:
         e.arg is Op.WHERE and masks.of(e) for e in _onward((node,), readers) if e != node
     )
     return node.size >= limits.elements or masked or (limits.led and is_long(node))
-
-
-def _lead_each_other(
-    ends: Iterable[LazyBuffer], made: Container[LazyBuffer], readers: Readers
-) -> bool:
-    """Whether folds are read by what others fold, as the largest of scores."""
-    return any(reader in made for e in _onward(ends, readers) for reader in readers[e])
 
 
 def _onward(nodes: Iterable[LazyBuffer], readers: Readers) -> Iterator[LazyBuffer]:

@@ -22,9 +22,13 @@ def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed
     readers = Counter(chain(roots, *[node.sources for node in order]))
 
     def alone(node: LazyBuffer) -> bool:
-        return readers[node] == 1 and readers[_made(node)] == 1
+        reshaped = node.sources[0] if isinstance(node, lazy.Move) else node
+        return readers[node] == 1 and readers[reshaped] == 1
 
-    joined = {node for node in order if joins(node) and _is_sum(node.sources[0]) and alone(node)}
+    def of_sum(node: LazyBuffer) -> bool:
+        return isinstance(unmoved(node.sources[0], (Movement.PERMUTE,)), lazy.Reduce)
+
+    joined = {node for node in order if joins(node) and of_sum(node) and alone(node)}
     if not any(type(node) is lazy.Map and not joined.isdisjoint(node.sources) for node in order):
         return {}
     assigned = {node.sources[1] for node in order if isinstance(node, lazy.Assign)}
@@ -45,15 +49,6 @@ def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed
             sums.add(made)
             changed[node] = lazy.reshape(made, node.shape)
     return changed
-
-
-def _made(node: LazyBuffer) -> LazyBuffer:
-    """What is reshaped."""
-    return node.sources[0] if isinstance(node, lazy.Move) else node
-
-
-def _is_sum(node: LazyBuffer) -> bool:
-    return isinstance(unmoved(node, (Movement.PERMUTE,)), lazy.Reduce)
 
 
 def joins(node: LazyBuffer) -> bool:

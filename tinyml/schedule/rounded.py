@@ -25,20 +25,18 @@ _EXTREMES = frozenset({Op.MAX, Op.MIN, None})
 
 def rounded_once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values; sums that are compared with themselves fuse a product, as one op."""
-    sums = {node for node in order if _is_sum(node) and _product_of(node)}
+    adds = [n for n in order if lazy.is_map(n, Op.ADD) and n.dtype in (float32, float64)]
+    sums = set(filter(_product_of, adds))
     pairs = [n.sources for n in order if sums and type(n) is lazy.Map and n.op in COMPARE]
     lefts, rights = ([pair[side] for pair in pairs if pair[0] is not pair[1]] for side in (0, 1))
     beside = sums.intersection(reached(lefts, _passed))
     compared = beside.intersection(reached(rights, _passed))  # perhaps in others of them: no harm
     changed: Changed = {}
     for node, again in renewed(order, changed) if compared else ():
-        if node in compared:
-            changed[node] = _fused(again)
+        if node in compared and (found := _product_of(again)):
+            factors, other = found
+            changed[node] = lazy.map_(Op.FMA, *factors, other)
     return changed
-
-
-def _is_sum(node: LazyBuffer) -> bool:
-    return lazy.is_map(node, Op.ADD) and node.dtype in (float32, float64)
 
 
 def _passed(node: LazyBuffer) -> Sequence[LazyBuffer]:
@@ -70,10 +68,3 @@ def _factors(node: LazyBuffer) -> Sequence[LazyBuffer]:
     if lazy.is_move(node, *WHOLE):
         return [node.with_sources((factor,)) for factor in _factors(node.sources[0])]
     return ()
-
-
-def _fused(add: LazyBuffer) -> LazyBuffer:
-    found = _product_of(add)
-    assert found is not None
-    factors, other = found
-    return lazy.map_(Op.FMA, *factors, other)

@@ -55,13 +55,9 @@ def _undone(op: Op, node: LazyBuffer, first: LazyBuffer) -> bool:
     if op in UNDONE:
         return True
     narrow, wide = node.dtype, first.dtype
+    holds = wide.kind == narrow.kind and wide.itemsize > narrow.itemsize  # each number
     back = first.sources[0].dtype is narrow
-    return back and (op is Op.BITCAST or (op is Op.CAST and _holds(wide, narrow)))
-
-
-def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether one dtype has every number of another of its kind."""
-    return wide.kind == narrow.kind and wide.itemsize > narrow.itemsize
+    return back and (op is Op.BITCAST or (op is Op.CAST and holds))
 
 
 def _number(node: LazyBuffer) -> str | None:

@@ -51,10 +51,11 @@ def join_sums(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Chang
     for node, again in renewed(order, changed):
         if isinstance(node, lazy.Reduce) and node.op is Op.ADD:
             fold = _moved_sum(node.sources[0], shared, ONE_TO_ONE)
-            if fold is not None and (node.size > 1 or not contracts(fold)):
-                changed[node] = _joined(again)
-        elif _is_part(node, shared):
-            changed[node] = _cropped(again)
+            joins = fold is not None and (node.size > 1 or not contracts(fold))
+        else:
+            joins = _is_part(node, shared)
+        if joins:
+            changed[node] = _as_one(again)
     return changed
 
 
@@ -96,18 +97,14 @@ def _moved_fold(
     return None
 
 
-def _joined(node: LazyBuffer) -> LazyBuffer:
-    """A sum of moved sums as one sum: the inner sum's axes come along, behind all others."""
-    assert isinstance(node, lazy.Reduce)
-    _, value, tail = _opened(node.sources[0])
-    axes = (*node.axes, *range(len(value.shape) - len(tail), len(value.shape)))
-    return lazy.reshape(lazy.reduce_(Op.ADD, value, axes), node.shape)
+def _as_one(node: LazyBuffer) -> LazyBuffer:
+    """A sum of moved sums as one sum, or a part of a moved fold as a fold of a part.
 
-
-def _cropped(node: LazyBuffer) -> LazyBuffer:
-    """A part of a moved fold as a fold of a part."""
-    op, value, tail = _opened(node)
-    axes = range(len(value.shape) - len(tail), len(value.shape))
+    The inner fold's axes come along, behind all others.
+    """
+    own, moved = (node.axes, node.sources[0]) if isinstance(node, lazy.Reduce) else ((), node)
+    op, value, tail = _opened(moved)
+    axes = (*own, *range(len(value.shape) - len(tail), len(value.shape)))
     return lazy.reshape(lazy.reduce_(op, value, axes), node.shape)
 
 

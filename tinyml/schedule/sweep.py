@@ -76,15 +76,11 @@ def _multiplied(node: LazyBuffer) -> Sequence[LazyBuffer]:
         case lazy.Move(movement=movement):
             return () if movement is Movement.EXPAND else node.sources
         case lazy.Map(op=op) if op in LINEAR:
-            if op is Op.WHERE and not _is_zero(node.sources[2]):
+            beside = constant_of(node.sources[2]) if op is Op.WHERE else None
+            if op is Op.WHERE and (beside is None or beside.value != 0):
                 return ()
             return [node.sources[n] for n in LINEAR[op]]
     return ()
-
-
-def _is_zero(node: LazyBuffer) -> bool:
-    number = constant_of(node)
-    return number is not None and number.value == 0
 
 
 def _joined(node: lazy.Reduce, path: Path, changed: Changed) -> lazy.Reduce:

@@ -63,8 +63,9 @@ def find_units(
         if reason is not None and node not in recomputed:
             units.setdefault(node, reason)
         if (made := scattered(node)) is not None:
-            for asked in _asked_of(made.sources[1:], units):
-                units.setdefault(asked, "asked before anything is overwritten")
+            for asked in toposort(made.sources[1:], units, lazy.read_sources):
+                if isinstance(asked, lazy.Require):
+                    units.setdefault(asked, "asked before anything is overwritten")
     read = {node: lazy.read_sources(node) for node in order}
     readers = readers_of(read)
     units.update(dict.fromkeys(_looked_up_joined(read, units) - units.keys(), JOINED))
@@ -73,12 +74,6 @@ def find_units(
     _narrow(readers, units)
     _add_large(read, units)
     return units
-
-
-def _asked_of(roots: Iterable[LazyBuffer], units: Container[LazyBuffer]) -> list[LazyBuffer]:
-    """What is required of values that a kernel makes, given the units."""
-    inside = toposort(roots, units, lazy.read_sources)
-    return [node for node in inside if isinstance(node, lazy.Require)]
 
 
 _REASONS: dict[type[LazyBuffer], str] = {

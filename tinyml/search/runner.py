@@ -46,7 +46,8 @@ class Drawn:
 
 def drawn_for(k: Kernel, plain: LoopNest, faults: bool) -> Drawn:
     outputs = sorted({(output.slot, output.held) for output in k.outputs})
-    return Drawn(k.slots, tuple(outputs), _longest_fold(plain), faults)
+    folds = (prod(a.size for a in fold.axes) for one in plain.nests for fold in one.folds)
+    return Drawn(k.slots, tuple(outputs), max(folds, default=1), faults)
 
 
 class Scratch:
@@ -93,12 +94,6 @@ def _numbers(seed: int, shape: tuple[int, ...], dtype: DType, whole: int) -> Arr
     if dtype.is_float:
         return to_storage((rng.random(prod(shape)) + 0.5).astype(dtype.compute), dtype)
     return rng.integers(0, whole, prod(shape)).astype(dtype.storage)
-
-
-def _longest_fold(plain: LoopNest) -> int:
-    """How many numbers a fold combines at most."""
-    found = (prod(a.size for a in fold.axes) for one in plain.nests for fold in one.folds)
-    return max(found, default=1)
 
 
 def same(result: Array, right: Array, tolerance: float) -> bool:
