@@ -227,17 +227,52 @@ def band(positions: Array, window: int) -> Array:
     return (ahead >= 0) & (ahead < window)
 
 
-class NumpyOps:
-    """numpy, without gradients: formulas from the textbook."""
+class _Arrays:
+    """What numpy and jax spell alike: functions of a module."""
+
+    _np: Any = np
+
+    def log_softmax(self, x: Array) -> Array:
+        x = x - x.max(-1, keepdims=True)
+        return x - self._np.log(self._np.exp(x).sum(-1, keepdims=True))
 
     def exp(self, x: Array) -> Array:
-        return np.exp(x)
+        return self._np.exp(x)
 
     def sin(self, x: Array) -> Array:
-        return np.sin(x)
+        return self._np.sin(x)
 
     def tanh(self, x: Array) -> Array:
-        return np.tanh(x)
+        return self._np.tanh(x)
+
+    def sum(self, x: Array, axis: int | None) -> Array:
+        return x.sum(axis)
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        return x @ weight.T if bias is None else x @ weight.T + bias
+
+    def cat(self, first: Array, second: Array, axis: int) -> Array:
+        return self._np.concatenate((first, second), axis)
+
+    def expand(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return self._np.broadcast_to(x, shape)
+
+    def max_pool(self, x: Array) -> Array:
+        n, c, height, width = x.shape
+        return x.reshape(n, c, height // 2, 2, width // 2, 2).max(axis=(3, 5))
+
+    def swap(self, x: Array, first: int, second: int) -> Array:
+        return x.swapaxes(first, second)
+
+    def embedding(self, weight: Array, tokens: Array) -> Array:
+        return weight[tokens]
+
+    def cross_entropy(self, logits: Array, labels: Array) -> Array:
+        return -self.log_softmax(logits)[self._np.arange(len(labels)), labels].mean()
+
+
+class NumpyOps(_Arrays):
+    """numpy, without gradients: formulas from the textbook."""
 
     def sigmoid(self, x: Array) -> Array:
         return 1 / (1 + np.exp(-x))
@@ -248,16 +283,9 @@ class NumpyOps:
     def gelu(self, x: Array) -> Array:
         return 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * (x * x * x))))
 
-    def sum(self, x: Array, axis: int | None) -> Array:
-        return x.sum(axis)
-
     def softmax(self, x: Array) -> Array:
         e = np.exp(x - x.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
-
-    def log_softmax(self, x: Array) -> Array:
-        x = x - x.max(-1, keepdims=True)
-        return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
         centred = x - x.mean(-1, keepdims=True)
@@ -269,9 +297,6 @@ class NumpyOps:
 
     def transposed(self, x: Array) -> Array:
         return np.ascontiguousarray(x.T)
-
-    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        return x @ weight.T if bias is None else x @ weight.T + bias
 
     def conv2d(
         self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
@@ -288,21 +313,8 @@ class NumpyOps:
         scale = 1 / np.sqrt((centred * centred).mean((0, 2, 3)) + 1e-5)
         return centred * (scale * weight).reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
 
-    def cat(self, first: Array, second: Array, axis: int) -> Array:
-        return np.concatenate((first, second), axis)
-
-    def expand(self, x: Array, shape: tuple[int, ...]) -> Array:
-        return np.broadcast_to(x, shape)
-
-    def max_pool(self, x: Array) -> Array:
-        n, c, height, width = x.shape
-        return x.reshape(n, c, height // 2, 2, width // 2, 2).max(axis=(3, 5))
-
     def dropout(self, x: Array, share: float) -> Array:
         return x / (1 - share)  # of what is not dropped
-
-    def swap(self, x: Array, first: int, second: int) -> Array:
-        return np.swapaxes(x, first, second)
 
     def attention(self, q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
         k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
@@ -311,12 +323,6 @@ class NumpyOps:
             taken = band(np.arange(q.shape[-2]), window or q.shape[-2])
             scores = np.where(taken, scores, -np.inf)
         return self.softmax(scores) @ v
-
-    def embedding(self, weight: Array, tokens: Array) -> Array:
-        return weight[tokens]
-
-    def cross_entropy(self, logits: Array, labels: Array) -> Array:
-        return -self.log_softmax(logits)[np.arange(len(labels)), labels].mean()
 
 
 def windows(x: Array, size: int, stride: int, groups: int) -> Array:
@@ -329,21 +335,12 @@ def windows(x: Array, size: int, stride: int, groups: int) -> Array:
     return views.reshape(*views.shape[:4], -1)
 
 
-class JaxOps:
+class JaxOps(_Arrays):
     """jax."""
 
     def __init__(self) -> None:
         self._jax: Any = importlib.import_module("jax")
         self._np, self._nn = self._jax.numpy, self._jax.nn
-
-    def exp(self, x: Array) -> Array:
-        return self._np.exp(x)
-
-    def sin(self, x: Array) -> Array:
-        return self._np.sin(x)
-
-    def tanh(self, x: Array) -> Array:
-        return self._np.tanh(x)
 
     def sigmoid(self, x: Array) -> Array:
         return self._nn.sigmoid(x)
@@ -353,9 +350,6 @@ class JaxOps:
 
     def gelu(self, x: Array) -> Array:
         return self._nn.gelu(x, approximate=True)
-
-    def sum(self, x: Array, axis: int | None) -> Array:
-        return x.sum(axis)
 
     def softmax(self, x: Array) -> Array:
         return self._nn.softmax(x)
@@ -372,9 +366,6 @@ class JaxOps:
     def transposed(self, x: Array) -> Array:
         return x.T.copy()
 
-    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        return x @ weight.T if bias is None else x @ weight.T + bias
-
     def conv2d(
         self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
     ) -> Array:
@@ -389,33 +380,13 @@ class JaxOps:
         normal = (x - mean) * self._jax.lax.rsqrt(variance + 1e-5)
         return normal * weight.reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
 
-    def cat(self, first: Array, second: Array, axis: int) -> Array:
-        return self._np.concatenate((first, second), axis)
-
-    def expand(self, x: Array, shape: tuple[int, ...]) -> Array:
-        return self._np.broadcast_to(x, shape)
-
-    def max_pool(self, x: Array) -> Array:
-        n, c, height, width = x.shape
-        return x.reshape(n, c, height // 2, 2, width // 2, 2).max((3, 5))
-
     def dropout(self, x: Array, share: float) -> Array:
         random = self._jax.random
         kept = random.bernoulli(random.key(0), 1 - share, x.shape)
         return self._np.where(kept, x / (1 - share), 0.0)
-
-    def swap(self, x: Array, first: int, second: int) -> Array:
-        return x.swapaxes(first, second)
 
     def attention(self, q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
         q, k, v = (self.swap(x, 1, 2) for x in (q, k, v))
         local = (window - 1, 0) if window else None
         made = self._nn.dot_product_attention(q, k, v, is_causal=causal, local_window_size=local)
         return self.swap(made, 1, 2)
-
-    def embedding(self, weight: Array, tokens: Array) -> Array:
-        return weight[tokens]
-
-    def cross_entropy(self, logits: Array, labels: Array) -> Array:
-        rows = self._np.arange(len(labels))
-        return -self.log_softmax(logits)[rows, labels].mean()
