@@ -253,21 +253,25 @@ _X86 = {  # instructions that compilers do not find by themselves, and where the
         "(HALF)__builtin_ia32_pmovdw512_mask((INTS)(a >> 16), (SHORTS){0}, -1)",
     ),
     ("float16", "value", 4): (
-        "defined(__SSE2__) && !defined(__F16C__)",
-        "({ const INTS w = __builtin_convertvector(a, INTS), rest = w & 0x7fff;"
+        "defined(__SSE2__)",
+        "({\n#ifdef __F16C__\n  typedef short eight __attribute__((vector_size(16)));"
+        " typedef long long words __attribute__((vector_size(16)));"
+        " (WIDE)__builtin_ia32_vcvtph2ps((eight)(words){(long long)a});\n#else\n"
+        "  const INTS w = __builtin_convertvector(a, INTS), rest = w & 0x7fff;"
         " const INTS moved = (INTS)((FLOATS)(rest << 13) * 0x1p112f);"
-        " (WIDE)(moved | ((rest > 0x7bff) & 0x7f800000) | (w & 0x8000) << 16); })",
+        " (WIDE)(moved | ((rest > 0x7bff) & 0x7f800000) | (w & 0x8000) << 16);\n#endif\n  })",
     ),
     ("float16", "bits", 4): (  # each lane in the three ways of float16_bits
-        "defined(__SSE2__) && !defined(__F16C__)",
-        "({ typedef short packed __attribute__((vector_size(16)));"
-        " const INTS u = (INTS)a & 0x7fffffff, least = u < 0x38800000, most = u > 0x477fefff;"
+        "defined(__SSE2__)",
+        "({ typedef short packed __attribute__((vector_size(16)));\n#ifdef __F16C__\n"
+        "  const packed all = __builtin_ia32_vcvtps2ph((FLOATS)a, 0);\n#else\n"
+        "  const INTS u = (INTS)a & 0x7fffffff, least = u < 0x38800000, most = u > 0x477fefff;"
         " const INTS plain = (u - 0x37fff001 + (u >> 13 & 1)) >> 13;"
         " const INTS small = (INTS)((FLOATS)u + 0.5f) - 0x3f000000;"
         " const INTS large = 0x7c00 | ((u > 0x7f800000) & (0x200 | (u >> 13 & 0x3ff)));"
         " const INTS made = (least & small) | (most & large) | (~(least | most) & plain);"
         " const INTS v = (made | ((INTS)a >> 16 & 0x8000)) << 16 >> 16;"
-        " const packed all = __builtin_ia32_packssdw128(v, v); *(const HALF *)&all; })",
+        " const packed all = __builtin_ia32_packssdw128(v, v);\n#endif\n  *(const HALF *)&all; })",
     ),
     ("float16", "value", 8): (
         "defined(__F16C__)",
