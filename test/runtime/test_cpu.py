@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import shutil
@@ -73,6 +74,20 @@ def test_programs_loaded_together_compute(cpu, compiled):
 
 
 CLANG = compilers.CLANG + compilers.UNMOVED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="linkers of other systems are told nothing")
+@pytest.mark.parametrize("name", ["gcc", "clang"])
+def test_constants_lie_beside_the_code(tmp_path: Path, name: str) -> None:
+    """Under a mask of no lanes one is read slowly from a page that none else has read."""
+    if not shutil.which(name):
+        pytest.skip(f"no {name}")
+    text = "const double numbers[8] = {1.5, 2.5}; double one(long i) { return numbers[i]; }"
+    cache = DiskCache(tmp_path)
+    made = compilers.load(compilers.find(name, cache, text), cache, text).binary
+    at = [ctypes.addressof(ctypes.c_char.in_dll(made, part)) for part in ("numbers", "one")]
+    held = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    assert any(all(int(a, 16) <= n < int(b, 16) for n in at) for a, b in held)
 
 
 @pytest.mark.parametrize("name", ["gcc", "gcc -mno-avx512f", "clang", "clang -mno-avx512f"])
