@@ -191,7 +191,7 @@ def apply(op: Op, dtype: DType, shape: tuple[int, ...]) -> LazyBuffer:
     y = leaf(*shape, dtype=dtype)
     if op is Op.WHERE:
         return lazy.map_(op, leaf(*shape, dtype=bool_), x, y)
-    if op in (Op.FMA, Op.LOGISTIC, Op.MIX):
+    if op in (Op.FMA, Op.LOGISTIC):
         return lazy.map_(op, x, y, leaf(*shape, dtype=dtype))
     return lazy.map_(op, x, y)
 

@@ -29,7 +29,7 @@ NO_GRADIENT = {
     Op.AND: "of bools and integers",
     Op.OR: "of bools and integers",
     Op.XOR: "of bools and integers",
-    Op.MIX: "of unsigned integers",
+    Op.ROTL: "of unsigned integers",
     Op.LESS: "gives a bool",
     Op.LESS_EQUAL: "gives a bool",
     Op.EQUAL: "gives a bool",

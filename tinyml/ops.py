@@ -61,12 +61,12 @@ class Op(Enum):
     XOR = auto()
     SHL = auto()
     SHR = auto()  # arithmetic for signed, logical for unsigned integers
+    ROTL = auto()  # (a, n), unsigned: the bits of a rotated left by n, modulo their number
     REQUIRE = auto()  # (a, bool): a; where the bool is false, the program has a fault
     # three operands
     WHERE = auto()  # (bool, a, b)
     FMA = auto()  # (a, b, c), floats: a * b + c rounded once
     LOGISTIC = auto()  # (a, b, c), floats: a / (1 + (1 + c) * exp(b)), rounded about twice
-    MIX = auto()  # (a, b, n), unsigned: a ^ b, after b's bits were turned left by n modulo all
 
     def __repr__(self) -> str:
         return self.name
@@ -82,7 +82,7 @@ FLOAT_ONLY = frozenset(
     | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC, Op.ABS, Op.FMA, Op.LOGISTIC, Op.NDTR}
 )
 INT_ONLY = frozenset({Op.IDIV, Op.SHL, Op.SHR})
-UNSIGNED_ONLY = frozenset({Op.MIX})
+UNSIGNED_ONLY = frozenset({Op.ROTL})
 SIGN = {  # how people write an op between its operands; the others are written as functions
     Op.ADD: "+", Op.MUL: "*", Op.DIV: "/", Op.IDIV: "//", Op.MOD: "%", Op.LESS: "<",
     Op.LESS_EQUAL: "<=", Op.EQUAL: "==", Op.AND: "&", Op.OR: "|", Op.XOR: "^", Op.SHL: "<<",
@@ -127,11 +127,10 @@ def _ndtr(a: Array, b: Array) -> Array:
     return made
 
 
-def _mix(a: Array, b: Array, n: Array) -> Array:
-    """The first one's bits, changed where those of b, turned, are set: a step of a hash."""
-    last = b.dtype.type(8 * b.itemsize - 1)
+def _rotl(a: Array, n: Array) -> Array:
+    last = a.dtype.type(8 * a.itemsize - 1)
     by = n & last
-    made: Array = a ^ (b << by | b >> (last - by + b.dtype.type(1) & last))
+    made: Array = a << by | a >> (last - by + a.dtype.type(1) & last)
     return made
 
 
@@ -192,10 +191,10 @@ MEANING: dict[Op, Callable[..., Array]] = {
     Op.XOR: np.bitwise_xor,
     Op.SHL: np.left_shift,
     Op.SHR: np.right_shift,
+    Op.ROTL: _rotl,
     Op.WHERE: np.where,
     Op.FMA: _fused(lambda a, b, c: a * b + c),
     Op.LOGISTIC: _fused(lambda a, b, c: a / (1 + (1 + c) * np.exp(b))),
-    Op.MIX: _mix,
 }
 
 
@@ -209,7 +208,7 @@ WORK: dict[Op, int] = {
     ),
     **dict.fromkeys((Op.POW,), 30),
     **dict.fromkeys((Op.SQRT, Op.DIV, Op.IDIV, Op.MOD), 4),
-    Op.MIX: 4,
+    Op.ROTL: 3,
 }
 # what no processor has an instruction for: a dozen of them, of which each waits for the last
 FUNCTIONS = frozenset(op for op, work in WORK.items() if work >= WORK[Op.EXP])

@@ -56,7 +56,7 @@ def dropped(count: int) -> Kernel:
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("over", [0, 13])
 def test_random_words_that_neighbours_share_are_made_once(lanes: int, over: int) -> None:
-    k, rounds = dropped(12 * lanes + over), f"mix_u32_x{lanes}("
+    k, rounds = dropped(12 * lanes + over), f"rotl_u32_x{lanes}("
     opts = [parse(f"lanes i0 {lanes}"), parse("unroll i0 4")]
     lines = compile(k, stages.TARGETS["C"], opts).source.splitlines()
     words = [line for line in lines if rounds in line and "for" not in line]

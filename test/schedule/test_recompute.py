@@ -405,7 +405,7 @@ def test_a_lane_makes_the_bits_for_four_weights_at_once() -> None:
     given = [memory(1, 64, 64, dtype=bfloat16) for _ in range(3)]
     for k, most in zip(training(dropped, *given), (3, 3, 1), strict=True):
         source = compile(k, CARD).source
-        calls, weights = source.count("mix_uint32(") // rounds, source.count(share)
+        calls, weights = source.count("rotl_uint32(") // rounds, source.count(share)
         assert weights > most * calls > 0
 
 

@@ -119,7 +119,7 @@ def threefry(
     for group in range(5):
         for by in _ROTATIONS[group % 2]:
             x = lazy.map_(Op.ADD, x, y)
-            y = lazy.map_(Op.MIX, x, y, const(by))
+            y = lazy.map_(Op.XOR, x, lazy.map_(Op.ROTL, y, const(by)))
         x = lazy.map_(Op.ADD, x, keys[(group + 1) % 3])
         y = lazy.map_(Op.ADD, y, lazy.map_(Op.ADD, keys[(group + 2) % 3], const(group + 1)))
     return x, y

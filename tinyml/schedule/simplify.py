@@ -17,7 +17,7 @@ from tinyml.ops import Movement, Op
 # the second operand that leaves the first as it is; of the COMMUTING also the other way round
 NEUTRAL: dict[Op, float] = {
     Op.ADD: -0.0, Op.MUL: 1, Op.DIV: 1, Op.IDIV: 1, Op.POW: 1,
-    Op.AND: -1, Op.OR: 0, Op.XOR: 0, Op.SHL: 0, Op.SHR: 0,
+    Op.AND: -1, Op.OR: 0, Op.XOR: 0, Op.SHL: 0, Op.SHR: 0, Op.ROTL: 0,
 }  # fmt: skip
 COMMUTING = frozenset({Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR})
 REPEATS = frozenset({Movement.EXPAND, Movement.RESHAPE})

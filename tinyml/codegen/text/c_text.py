@@ -328,7 +328,7 @@ _SHL = """static inline TYPE NAME(TYPE a, TYPE b) {
 _SHR = """static inline TYPE NAME(TYPE a, TYPE b) {
   return b >= 0 && b < BITS ? a >> b : a < 0 ? -1 : 0;
 }"""
-_MIX = "  return a ^ (TYPE)(b << (n & (BITS - 1)) | b >> (-n & (BITS - 1)));"  # of lanes, too
+_ROTL = "  return (TYPE)(a << (b & (BITS - 1)) | a >> (-b & (BITS - 1)));"  # of lanes, too
 _MAX = "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }"
 _MIN = _MAX.replace(">", "<")
 _MAX_OF_FLOATS = """static inline TYPE NAME(TYPE a, TYPE b) {
@@ -351,7 +351,7 @@ FUNCTIONS: dict[Op, dict[str, str]] = {
     },
     Op.SHL: {"i": _SHL, "u": _SHL.replace("b >= 0 && ", "")},
     Op.SHR: {"i": _SHR, "u": _SHR.replace("b >= 0 && ", "").replace("a < 0 ? -1 : 0", "0")},
-    Op.MIX: {"u": f"static inline TYPE NAME(TYPE a, TYPE b, TYPE n) {{\n{_MIX}\n}}"},
+    Op.ROTL: {"u": f"static inline TYPE NAME(TYPE a, TYPE b) {{\n{_ROTL}\n}}"},
     Op.IDIV: {
         "u": """static inline TYPE NAME(TYPE a, TYPE b) { return b ? a / b : 0; }""",
         "i": """static inline TYPE NAME(TYPE a, TYPE b) {
@@ -396,7 +396,7 @@ LANE_BODIES: dict[Op, dict[str, str]] = {
         "u": """  const MASK within = b < BITS;
   return (TYPE)within & a >> (b & (BITS - 1));""",
     },
-    Op.MIX: {"u": _MIX},
+    Op.ROTL: {"u": _ROTL},
     Op.IDIV: {
         "u": """  const TYPE zero = (TYPE)(b == 0);
   return a / (b - zero) & ~zero;""",
@@ -411,6 +411,5 @@ LANE_BODIES: dict[Op, dict[str, str]] = {
 
 
 def lane_body(op: Op, kind: str, names: dict[str, str]) -> str:
-    """A function of vectors for a kind of integers, with its types and name filled in."""
-    operands = f"TYPE a, TYPE b{', TYPE n' * (op is Op.MIX)}"
-    return filled(f"static inline TYPE NAME({operands}) {{\n{LANE_BODIES[op][kind]}\n}}", names)
+    """A function of two vectors for a kind of integers, with its types and name filled in."""
+    return filled(f"static inline TYPE NAME(TYPE a, TYPE b) {{\n{LANE_BODIES[op][kind]}\n}}", names)
