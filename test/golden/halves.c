@@ -10,21 +10,8 @@ static inline f32x8 bfloat16_value_x8(u16x8 a) {
   return (f32x8)(__builtin_convertvector(a, u32x8) << 16);
 }
 #endif
-#ifndef DONE_nan_x8
-#define DONE_nan_x8
-static inline u32x8 nan_x8(f32x8 a) {
-#if 8 == 16 && defined(__AVX512F__) && !defined(__clang__)
-  int __attribute__((vector_size(32))) all = ~(int __attribute__((vector_size(32)))){0};
-  __asm__("" : "+v"(all));
-  const unsigned short held = __builtin_ia32_cmpps512_mask(a, a, 3, -1, 4);
-  return (u32x8)__builtin_ia32_movdqa32_512_mask(all, (int __attribute__((vector_size(32)))){0}, held);
-#else
-  return (u32x8)(a != a);
-#endif
-}
-#endif
 static inline f32x8 bfloat16_rounded_x8(f32x8 a) {
-  return (f32x8)((((u32x8)a + 0x7fff + ((u32x8)a >> 16 & 1)) | (nan_x8(a) & 0x7fc00000)) & 0xffff0000);
+  return (f32x8)((((u32x8)a + 0x7fff + ((u32x8)a >> 16 & 1)) | ((u32x8)(a != a) & 0x7fc00000)) & 0xffff0000);
 }
 typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
@@ -68,7 +55,7 @@ static inline u16x8 bfloat16_bits_x8(f32x8 a) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_b769988e(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_ed8cc723(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];

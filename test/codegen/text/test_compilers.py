@@ -417,14 +417,6 @@ def test_what_is_stored_as_float16_is_rounded_once() -> None:
         assert len(re.findall(moves, text)) == 1, processor
 
 
-def test_numbers_are_not_loaded_under_a_mask_of_nans() -> None:
-    """None is set, and a processor takes long to find that a page need not be there then."""
-    x, y = (graphs.memory(1024, 1024, dtype=bfloat16, device="CPU") for _ in range(2))
-    k = stages.kernel_of(x @ y)
-    made = compile(k, Target(Language.C, 64, 32, pairs=True, cores=2), None)
-    assert not re.search(r"\(%rip\), %zmm\d+{%k", _by_gcc(made.text, "cooperlake"))
-
-
 @pytest.mark.parametrize("command", ["gcc", "clang"])
 def test_places_that_lanes_look_up_are_no_vectors_of_long(command: str) -> None:
     """clang would compute all of them as such, and take each out again: 1.6 times as slow."""

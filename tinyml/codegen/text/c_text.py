@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tinyml.codegen.text.vector_parts import filled, lane_function, once
+from tinyml.codegen.text.vector_parts import filled, lane_function
 from tinyml.ops import Op
 
 MASKED = 64  # bytes of a vector that instructions take under a mask
@@ -203,20 +203,7 @@ static inline unsigned short float16_bits(float value) {
 }
 
 # almost half of the last place is added, and 1 more to odd numbers; a NaN stays one
-_ROUND = "((BITS)a + 0x7fff + ((BITS)a >> 16 & 1)) | (nan_xLANES(a) & 0x7fc00000)"
-# gcc would load numbers under a mask of NaNs, of which there are none, from a page that none else
-# reads; a processor takes 140 ns each time to find out that it need not be there
-_NAN = """static inline BITS nan_xLANES(WIDE a) {
-#if LANES == 16 && defined(__AVX512F__) && !defined(__clang__)
-  INTS all = ~(INTS){0};
-  __asm__("" : "+v"(all));
-  const unsigned short held = __builtin_ia32_cmpps512_mask(a, a, 3, -1, 4);
-  return (BITS)__builtin_ia32_movdqa32_512_mask(all, (INTS){0}, held);
-#else
-  return (BITS)(a != a);
-#endif
-}
-"""
+_ROUND = "((BITS)a + 0x7fff + ((BITS)a >> 16 & 1)) | ((BITS)(a != a) & 0x7fc00000)"
 _HALF_LANES = {
     ("bfloat16", "value"): "(WIDE)(__builtin_convertvector(a, BITS) << 16)",
     ("bfloat16", "upper"): "__builtin_convertvector(a >> 16, HALF)",
@@ -306,9 +293,8 @@ def half_lanes(dtype: str, what: str, half: str, wide: str, bits: str, lanes: in
     }
 
     def made(text: str) -> str:
-        before = once(f"nan_x{lanes}", filled(_NAN, words)) if _ROUND in text else ""
         head = f"static inline {target} {name}_x{lanes}({source} a)"
-        return f"{before}{head} {{\n  return {filled(text, words)};\n}}"
+        return f"{head} {{\n  return {filled(text, words)};\n}}"
 
     general = _HALF_LANES.get((dtype, what))
     plain = (
