@@ -19,7 +19,8 @@ LOOK = """static inline long look(long i, long size) {
 }"""
 
 LOOK_LANE = """static inline long look_lane(unsigned i, long size) {
-  return at_lane(i) < size ? i : 0;
+  const long at = at_lane(i);
+  return at < size ? at : 0;
 }"""
 
 NOTE = """static __attribute__((cold, noinline)) void note(long *fault, long code, long value) {
