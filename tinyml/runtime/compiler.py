@@ -16,7 +16,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -54,8 +53,9 @@ CLANG = ("-mstackrealign",)
 # clang's: one that does not know it is not told.
 UNMOVED = ("-mllvm", "-disable-machine-sink")
 # Constants lie beside the code, whose pages are there once it runs: one that is added under a mask
-# of no lanes, from a page that none else has read, takes a processor 140 ns each time
-BESIDE = ("-Wl,-z,noseparate-code",) if sys.platform == "linux" else ()
+# of no lanes, from a page that none else has read, takes a processor 140 ns each time. Not all
+# linkers know how to
+BESIDE = ("-Wl,-z,noseparate-code",)
 _VERSION = "5"  # of what this module keeps in the disk cache
 
 Render = Callable[[tuple[Program, ...]], str]
@@ -245,7 +245,8 @@ def _ask(command: tuple[str, ...]) -> Compiler:
     except CompileError:  # some compilers do not know the processor that they run on
         flags = tuple(flag for flag in FLAGS if flag != "-march=native")
         macros = run([*command, *flags, *listing])
-    found = Compiler(command, flags, ".c", (*BESIDE, "-lm", "-lpthread"), version, macros)
+    beside = BESIDE if _knows([*command, *BESIDE, "-Wl,--version"]) else ()
+    found = Compiler(command, flags, ".c", (*beside, "-lm", "-lpthread"), version, macros)
     x86 = found.defines("__x86_64__") or found.defines("__i386__")
     more = (GCC,) if found.defines("__AVX512F__") else (GCC + FEW, GCC)
     if found.defines("__clang__"):
