@@ -17,7 +17,7 @@ from tinyml.index import Axis, Linear, linear, map_looked
 from tinyml.ops import FUNCTIONS
 
 DEEPEST = 8  # ops written into one another before a value gets a name,
-DEEP = 5  # likewise what a function is made of, which vectors abreast then make in turn
+DEEP = 5  # likewise, in C, what a function is made of, which vectors abreast then make in turn
 
 
 class Namer:
@@ -53,7 +53,8 @@ class Namer:
                     home = homes[source]
             homes[e] = home
         named = worth_naming(fresh, homes, scope)
-        called = {s for e in fresh if type(e) is Alu and e.op in FUNCTIONS for s in e.sources}
+        calls = [e for e in fresh if self.free_lanes and type(e) is Alu and e.op in FUNCTIONS]
+        called = {s for e in calls for s in e.sources}
         depth: dict[Expr, int] = {}  # of what has no name
         for e in fresh:
             again, deep = e, 1
