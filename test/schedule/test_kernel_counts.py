@@ -231,3 +231,15 @@ def test_what_is_joined_of_many_parts_and_looked_up_is_stored() -> None:
 
 def test_what_is_cut_and_joined_again_is_not_stored() -> None:
     assert len(items((Tensor.rand(100).realize().sin().roll(9) * 2,))) == 1
+
+
+def test_of_what_is_chosen_from_halves_of_a_word_the_choice_is_stored() -> None:
+    """Both halves are read of a word that costs much; what is made of both is a quarter of it."""
+    x = Tensor.randint(64, high=1 << 20).cast("uint32").realize()
+    word = x
+    for n in range(12):
+        word = (word * 3 + n) ^ (word >> 3)
+    chosen = ((word & 65535) < (word >> 16)).where(Tensor.ones(64), 0.0)
+    first, second = chosen.reshape(8, 8).sum(1), chosen.reshape(8, 8).sum(0)
+    made = [{o.dtype.name for o in item.outputs} for item in items((first, second))]
+    assert not any("uint32" in dtypes for dtypes in made), made

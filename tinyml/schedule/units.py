@@ -120,7 +120,7 @@ def _add_shared(
             own = folds.isdisjoint(recomputed) and not widens(node)
             small = node in beside and all(a.size < node.size for a in reads)  # made again, too
             reason = PLACES * ((times[node] - 1) * work[node] >= SHARED)
-            reason = (node in shared and _worth_sharing(node, work[node], folds, reads)) or reason
+            reason = (node in shared and _worth_sharing(node, does, folds, reads, units)) or reason
             if own and reason and not small and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
         if node in units or isinstance(node, lazy.Data):
@@ -171,15 +171,34 @@ def _narrow(readers: Readers, units: dict[LazyBuffer, str]) -> None:
     Of dropout's random bits that is the mask, one byte for each: a forward and a backward pass read
     a quarter.
     """
-    for unit in [node for node, reason in units.items() if reason == COSTLY]:
-        node = best = unit
-        while len(readers[node]) == 1 and _goes_on_alone(readers[node][0], unit, units):
-            (node,) = readers[node]
+    costly = [node for node, reason in units.items() if reason == COSTLY]
+    place = {node: n for n, node in enumerate(readers if costly else ())}
+    for unit in costly:
+        best = unit
+        for node in _made_alone(unit, readers, place, units):
             if isinstance(node, lazy.Map) and node.dtype.itemsize < best.dtype.itemsize:
                 best = node
         if best is not unit:
             del units[unit]
             units[best] = COSTLY
+
+
+def _made_alone(
+    unit: LazyBuffer,
+    readers: Readers,
+    place: Mapping[LazyBuffer, int],
+    units: Container[LazyBuffer],
+) -> Iterator[LazyBuffer]:
+    """What all that reads a unit goes through: its one reader, or where several of them meet."""
+    made, last = {unit}, {unit}  # of which some readers are not made yet
+    while len(made) < FEW and (after := {r for node in last for r in readers[node]} - made):
+        node = min(after, key=place.__getitem__)
+        if not _goes_on_alone(node, unit, units):
+            return
+        made.add(node)
+        last = {n for n in (*last, node) if not made.issuperset(readers[n])}
+        if last <= {node}:
+            yield node
 
 
 def _goes_on_alone(node: LazyBuffer, unit: LazyBuffer, units: Container[LazyBuffer]) -> bool:
@@ -353,7 +372,9 @@ def _worth_storing(
     return ""
 
 
-def _worth_sharing(node: LazyBuffer, work: int, reduced: _Nodes, arrays: _Nodes) -> str:
+def _worth_sharing(
+    node: LazyBuffer, work: int, reduced: _Nodes, arrays: _Nodes, units: Mapping[LazyBuffer, str]
+) -> str:
     """Why a value that is wanted in several places deserves memory; empty if it does not."""
     if reduced:
         again = _is_of_statistics(node, either(reduced, arrays))
@@ -361,6 +382,8 @@ def _worth_sharing(node: LazyBuffer, work: int, reduced: _Nodes, arrays: _Nodes)
     if work >= SHARED:
         return COSTLY
     many = sum(array.size >= node.size for array in arrays) >= MANY
+    if many and COSTLY in map(units.get, arrays):  # some of which may be made again
+        return COSTLY
     return f"made of {len(arrays)} arrays, and wanted in several places" if many else ""
 
 
