@@ -110,7 +110,7 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
 
 
 def _run(listed: np.ndarray[Any, Any]) -> Part | None:
-    """The elements of a list as a slice, if they are alike far apart.
+    """The elements of a list as a slice, if they lie at even distances.
 
     Of two only neighbours: others differ from call to call, and would be compiled each time.
     """
